@@ -62,7 +62,7 @@ const ALLOWED: readonly Plant[] = [
   { path: "test/src/planted-entry.ts", imports: "@coppice/core/testing" },
 ];
 
-/** The rules that the project's linter sees broken, by path. */
+/** Rules that the project's linter reports as broken, by path. */
 async function lint(
   folder: string,
   parameters: readonly string[] = [],
@@ -155,7 +155,7 @@ describe("the rooms of a folder", () => {
           const text = await readFile(join(ROOT, folder, file), "utf8");
           for (const [, path = ""] of text.matchAll(/ from "(\.[^"]+)"/g)) {
             const [other = "", ...below] = relative(".", join(dirname(file), path)).split("/");
-            // Above them all is what puts them together; of that they know the configuration alone.
+            // Files at the top of the folder put the rooms together. Of these, rooms import only the configuration.
             if (below.length === 0) assert.match(other, /-config\.js$/, `${file} imports ${path}`);
             else if (other !== "..") assert.ok(rooms.indexOf(other) <= index, `${file} imports ${path}`);
           }
@@ -216,9 +216,9 @@ describe("the linter's house rules", () => {
 interface Package {
   readonly name: string;
   readonly folder: string;
-  /** What its shipped code may import. */
+  /** Packages that its published code may import. */
   readonly dependencies: ReadonlySet<string>;
-  /** What its tests may import besides. */
+  /** Packages that only its tests may import. */
   readonly developmentDependencies: ReadonlySet<string>;
 }
 
@@ -291,11 +291,11 @@ describe("the packages of the project", () => {
       for (const { file, specifier } of await importsOf(folder)) {
         const imported = packageOf(specifier);
         if (imported === undefined || imported === name || dependencies.has(imported)) continue;
-        // The testing kit runs inside test files and may lean on what they have.
+        // The testing kit runs inside test files and may import what they import.
         const isTest =
           folder === "test" || file.endsWith(".test.ts") || file.startsWith(`${folder}/src/testing/`);
         if (isTest && developmentDependencies.has(imported)) continue;
-        // Types are gone at run time, but what a published .d.ts names has to be installed as well.
+        // Types do not exist at run time, but a package that a published .d.ts names has to be installed.
         if (developmentDependencies.has(`@types/${imported}`)) continue;
         undeclared.push(`${file}: ${specifier}`);
       }
@@ -369,7 +369,7 @@ describe("package-lock.json", () => {
         ([path, { integrity, link }]) =>
           path.startsWith("node_modules/") && integrity === undefined && link !== true,
       )
-      // A server has none of them, nor has whoever works on Linux with glibc.
+      // Except optional development packages for other platforms than Linux on x64 with glibc.
       .filter(([, { dev, optional, os, cpu, libc }]) => {
         const platform = [os, cpu, libc ?? "glibc"].flat();
         const isTested = ["linux", "x64", "glibc"].every((part) => platform.includes(part));

@@ -75,7 +75,7 @@ describe("the documentation", () => {
         .slice(1, -1)
         .map((cell) => cell.trim());
       const isHead = cells.includes("shown by") || cells.every((cell) => /^-+$/.test(cell));
-      // What is not there has nothing to show.
+      // A row of a missing feature needs no test.
       if (isHead || /^(row$|no\b)/.test(cells.at(cells.length - 2) ?? "")) continue;
       if (!/`[\w./-]+\.ts`/.test(cells.at(-1) ?? "")) bare.push(row);
     }
@@ -152,7 +152,7 @@ describe("the documentation", () => {
     await writeFile(join(folder, "package.json"), '{ "type": "module" }');
     await writeFile(join(folder, "census.ts"), plugin);
     await writeFile(join(folder, "census.test.ts"), test.replace("./census.js", "./census.ts"));
-    // Node strips the types; a test runner inside of a test runner has to be told that it is none.
+    // Node strips the types. Without this variable the inner test runner does not report to the outer one.
     const env = { ...process.env, NODE_TEST_CONTEXT: undefined };
     await promisify(execFile)(process.execPath, ["--test", "census.test.ts"], { cwd: folder, env }).catch(
       (error: { readonly stdout: string }) => assert.fail(error.stdout),

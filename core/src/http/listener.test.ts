@@ -19,7 +19,7 @@ import { readJsonBody } from "./messages/json-body.js";
 import { requestOf, targetOf } from "./surfaces/surface-request.js";
 import { Targets } from "./surfaces/targets.js";
 
-/** Connections of clients that wait for ever, by the sandbox. */
+/** Open connections of clients that wait for an answer, by sandbox. */
 const served = new Map<string, Socket>();
 
 const routes = definePlugin({
@@ -116,7 +116,7 @@ it("a body of which only the beginning is read does not cost the next requests t
   socket.write("POST /beginning HTTP/1.1\r\nhost: localhost\r\ncontent-length: 8\r\n\r\nhalf");
   await answered(/enough$/);
   socket.write("rest");
-  // Who does not send the rest is cut off after a second.
+  // The server closes a connection with an incomplete request after a second.
   for (const endMs = performance.now() + 1_500; performance.now() < endMs; await pause(100)) {
     socket.write("GET /teapot HTTP/1.1\r\nhost: localhost\r\n\r\n");
     await answered(/\{"teapot":true\}$/);
@@ -315,7 +315,7 @@ it("when a sandbox ends, the connections that serve it break instead of ending",
   const reading = response.text();
   await server.sandboxes.kill(record.id);
   await assert.rejects(reading, /terminated/);
-  // A reset, not an end: to older SDKs the latter is a fault of the protocol.
+  // The server resets the stream instead of ending it: older SDKs report an end as a protocol error.
   const upgrade = "connection: Upgrade\r\nupgrade: websocket\r\n";
   for (const [path, more] of [
     ["/forever", ""],
@@ -539,7 +539,7 @@ it("connections are limited by address and in total, and a closed one makes room
     next.destroy();
   }
   second.destroy();
-  // The last one that closes leaves nothing that counts.
+  // After the last connection closes, none is counted.
   let hasAllRoom = false;
   for (const endMs = performance.now() + 5_000; !hasAllRoom;) {
     assert.ok(performance.now() < endMs, "when all are closed, not as many can be open again");

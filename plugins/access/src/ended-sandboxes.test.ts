@@ -21,7 +21,7 @@ async function start() {
       assert.equal(status, 201, JSON.stringify(json));
       return { id: json.sandboxID, token: json.envdAccessToken };
     },
-    /** What the edge answers for it, to a request with that token. */
+    /** Answer of the edge to a request for that sandbox with that token. */
     edge: async (id: string, token?: string): Promise<string> => {
       const { status, json } = await server.call("GET /health", {
         "e2b-sandbox-id": id,

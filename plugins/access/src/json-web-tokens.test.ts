@@ -27,7 +27,7 @@ const CLAIMS = {
   scp: ["read:sandbox", "write:sandbox", "email"],
 };
 
-/** An identity provider that publishes keys; `failure` is what it answers in their stead. */
+/** An identity provider that publishes keys; `failure` replaces its answer. */
 class Provider {
   readonly #server = createServer((_request, response) => {
     this.fetches += 1;
@@ -48,7 +48,7 @@ class Provider {
 
   async publish(kid: string): Promise<KeyPair> {
     const pair = await generateKeyPair("RS256", { extractable: true });
-    // Not every provider says for which algorithm a key is: the server itself has to.
+    // Some providers publish keys without `alg`: the server must restrict the algorithm itself.
     this.keys.push({ ...(await exportJWK(pair.publicKey)), kid, use: "sig" });
     return pair;
   }
@@ -105,7 +105,7 @@ describe("a JWT", () => {
       principalName: "agent-7 for ada",
       scopes: ["read", "exec"],
     });
-    // Nothing but reading was asked of it, so nothing else is given.
+    // Its only scope is reading, so every other route refuses it.
     const reader = await sign(one, { ...CLAIMS, scp: ["read:sandbox"] });
     const headers = { authorization: `Bearer ${reader}` };
     assert.equal((await server.call("POST /v2/sandboxes", headers, { templateID: "base" })).status, 403);

@@ -50,7 +50,7 @@ describe("a key", () => {
       [{ "X-API-KEY": `${key}0` }, "Cannot get the team for the given API key"],
       [{ "X-API-KEY": revoked }, "Cannot get the team for the given API key"],
       [{ "X-API-KEY": expiring }, "Cannot get the team for the given API key"],
-      // A wrong key is not made up for by a right one elsewhere.
+      // A wrong key is refused, even with a valid one in another header.
       [
         { "X-API-KEY": revoked, "authorization": `Bearer ${key}` },
         "Cannot get the team for the given API key",
@@ -120,10 +120,10 @@ describe("rate limits", () => {
     assert.deepEqual(await statuses(1, () => from("192.0.2.9", { "x-api-key": key })), [429]);
     const other = server.newKey();
     assert.deepEqual(await statuses(1, () => from("192.0.2.9", { "x-api-key": other })), [200]);
-    // A name is one tenant's: another's of the same name has used nothing up.
+    // The limit is per tenant: a key of the same name in another tenant has its own.
     const theirs = server.newKey({ tenant: "other", name: server.keys.list().at(-1)?.name });
     assert.deepEqual(await statuses(3, () => from("192.0.2.8", { "x-api-key": theirs })), [200, 200, 429]);
-    // With a key or without: three were there before.
+    // Requests with and without a key count together: three came before.
     assert.deepEqual(await statuses(4, () => from("192.0.2.1")), [401, 401, 401, 429]);
     const refused = await from("192.0.2.1");
     assert.match(refused.headers.get("retry-after") ?? "", /^\d+$/);

@@ -22,7 +22,7 @@ import { plugin as envdCompat } from "./plugin.js";
 const START = Date.UTC(2026, 0, 1);
 const NO_TOKEN = "unauthorized access, please provide a valid access token or method signing if supported";
 
-/** Stands for the plugins whose routes the guards protect: says which sandbox was reached. */
+/** Stand-in for the plugins behind the guards: answers with the sandbox that was reached. */
 const routes = definePlugin({
   name: "stand-in",
   setup(plugin) {
@@ -338,7 +338,7 @@ describe("the envd of a sandbox", () => {
 });
 
 describe("debug mode", () => {
-  /** fetch sets Host and refuses Origin: what a browser would send has to be said by hand. */
+  /** Uses `node:http`: fetch sets Host itself and does not send Origin. */
   async function browse(url: string, path: string, headers: Record<string, string>): Promise<number> {
     const { promise, resolve, reject } = Promise.withResolvers<number>();
     const outgoing = httpRequest(url + path, { headers, agent: false }, (message) => {
@@ -432,7 +432,7 @@ describe("debug mode", () => {
     for (const headers of [{ host }, { host: `localhost:${port}`, origin: "http://localhost:5173" }]) {
       assert.equal(await browse(envd, "/files?path=x", headers), 200, JSON.stringify(headers));
     }
-    // Now that it is there its well-known id leads to it, from every listener, and the same holds.
+    // The debug sandbox exists now. Its well-known id leads to it from every listener, with the same checks.
     const addressed = { "e2b-sandbox-id": "debug", "e2b-sandbox-port": "49983" };
     for (const url of [envd, server.url]) {
       const foreign = { host, origin: "https://page.example", ...addressed };
@@ -458,7 +458,7 @@ describe("debug mode", () => {
           403,
           JSON.stringify(foreign),
         );
-    // Nothing serves that port: what is let in gets the answer of the edge.
+    // No program listens on that port: an admitted request gets the edge's answer.
     assert.equal(await browse(server.url, "/", { host, ...addressed, "e2b-sandbox-port": "8080" }), 502);
   });
 

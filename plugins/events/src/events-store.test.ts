@@ -65,7 +65,7 @@ it("webhooks and deliveries are found by their own tenant and webhook alone", as
   );
   assert.deepEqual(list("me", theirs.id), []);
 
-  // Done, so that they can be made again.
+  // Deliveries that have ended can be repeated.
   const done = { state: "delivered", attempts: 1, nextAtMs: undefined, endedAtMs: 1, status: 204 } as const;
   for (const { id, webhook } of [...list("me"), ...list("them")])
     deliveries.attempted(id, webhook, { ...done, error: undefined });

@@ -32,7 +32,7 @@ async function deliveries(server: Scene, webhook: string) {
   }[];
 }
 
-/** Waits until an attempt, and what it came to, has been noted of the first delivery that is listed. */
+/** Waits until the first listed delivery has an attempt with a result. */
 function noted(server: Scene, webhook: string, attempts: number) {
   return until(`attempt ${attempts}`, async () => {
     const [first] = await deliveries(server, webhook);

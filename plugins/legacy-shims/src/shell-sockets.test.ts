@@ -23,7 +23,7 @@ const API_KEY = `e2b_${"0a".repeat(20)}`;
 const KEY = { "x-api-key": API_KEY };
 const SETTINGS = { maxMessage: "1KiB", maxSocketsPerSandbox: 3, maxSockets: 4 };
 
-/** A terminal that echoes what it is sent, and says its size when it is sent a question mark. */
+/** A terminal that echoes its input, and prints its size for a question mark. */
 const terminal: NonNullable<MemoryBackendOptions["programs"]>[string] = async (process) => {
   await process.stdout(`${process.user.name} ${process.env["TERM"]}\r\n`);
   for await (const data of process.stdin) {
@@ -145,7 +145,7 @@ describe("A shell in a terminal", { timeout: 240_000 }, () => {
     await client.until(/40 120\r\n/);
     client.socket.send(`{"type":"input","data":"PS1='pro''mpt> '; echo rea''dy; sleep 100\\n"}`);
     await client.until(/ready\r\n/);
-    // It is for what runs: a shell that has not come to that yet forgets it.
+    // Repeated: a shell that has not started the command yet drops the interrupt.
     const interrupting = setInterval(() => client.socket.send(Buffer.from([3])), 200);
     await client.until(/prompt> /).finally(() => clearInterval(interrupting));
     client.socket.send('{"type":"input","data":"exit 5\\n"}');

@@ -19,7 +19,7 @@ interface Call {
   readonly body?: unknown;
 }
 
-/** What answers have in them, all kinds together. */
+/** Fields of all kinds of answers. */
 interface Answer {
   readonly code: number;
   readonly message: string;
@@ -27,7 +27,10 @@ interface Answer {
   readonly envdAccessToken?: string;
 }
 
-/** One request; the answer's JSON, if it is any. */
+/**
+ * Sends one request.
+ * @returns the status, and the body if it is JSON
+ */
 async function call<Body = Answer>(server: TestServer, route: string, { headers, body }: Call = {}) {
   const [method = "", path = ""] = route.split(" ");
   const response = await fetch(server.url + path, {
@@ -230,7 +233,7 @@ describe("the E2B control plane", () => {
     assert.deepEqual(await told(), [2, 384, 1024]);
     const refused = await call(server, `PATCH /sandboxes/${sandboxID}/limits`, { body: { cpuCount: 150 } });
     assert.equal(refused.status, 400);
-    // Not percent of one, as the original took it for.
+    // The number is of CPUs. The original took it for percent of one.
     assert.match(
       refused.json.message,
       /^150 CPUs are more than a sandbox of template 'base' may have \(8\)$/,
@@ -583,7 +586,7 @@ describe("a client that goes away while its sandbox is made", () => {
       async onProvision(step, spec, signal) {
         if (step !== "start" || spec.template !== "base") return;
         leave.abort();
-        // A backend that does not look at its signal once it is nearly done.
+        // A backend that ignores the signal near the end of a creation.
         await new Promise((resolve) => setTimeout(resolve, 50));
         assert.ok(signal);
       },

@@ -51,7 +51,7 @@ function alterSandbox(real: Sandbox, alterations: Alterations): Sandbox {
   };
 }
 
-/** Of a sandbox that begins anew, the files are others. */
+/** A sandbox that starts again has a new `files`. */
 function delegateFiles(sandbox: Sandbox): Files {
   return {
     stat: (path) => sandbox.files.stat(path),

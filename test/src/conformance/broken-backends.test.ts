@@ -506,7 +506,7 @@ async function* withoutLast(output: AsyncIterable<Output>): AsyncGenerator<Outpu
   if (held) yield { ...held, data: held.data.subarray(0, -1) };
 }
 
-/** Takes all there is at once. */
+/** Reads all output at once. */
 function hoarded({ output }: Process): AsyncIterable<Output> {
   const hoard = new PassThrough({ objectMode: true, highWaterMark: Number.MAX_SAFE_INTEGER });
   void (async () => {

@@ -32,7 +32,7 @@ async function jailsOf(host: FreebsdHost): Promise<readonly string[]> {
   return listed.replaceAll("e2b-", "").split("\n").filter(Boolean).toSorted();
 }
 
-/** Leases whose server ends before or after one of the steps that change them: that step never comes to an end. */
+/** Leases whose server ends before or after one of the steps that change them: that step never completes. */
 class EndingLeases implements AddressLeases {
   /** Resolves when the server has ended. */
   readonly ended: Promise<void>;
@@ -121,7 +121,8 @@ describe("the addresses of jails", { skip }, () => {
       assert.equal(before.length, 2);
       assert.deepEqual(leased(), before);
 
-      // One whose server ended before there was anything of it, and one that is not in an older copy of the ledger.
+      // One lease whose server ended before its sandbox existed, and one that an older copy of the ledger does not
+      // have.
       ledger((database) =>
         database.exec(
           `UPDATE address_lease SET holder = 'ghost', address = '10.78.9.9' WHERE holder = '${id}'`,
@@ -174,7 +175,7 @@ describe("the addresses of jails", { skip }, () => {
       }
       assert.deepEqual(leases.list(), []);
       await second.close();
-      // Nobody has what the lost ledger says.
+      // No jail has an address of the lost ledger.
       const third = host.backend();
       assert.deepEqual(await third.recover(), []);
       assert.deepEqual(await host.leaks(), []);

@@ -14,14 +14,14 @@ import {
 } from "../harness/freebsd/freebsd-host.js";
 
 const reason = reasonWithoutFreebsdHost();
-/** The others do not differ by how sandboxes are connected. */
+/** The other cases do not depend on the kind of network. */
 const ABOUT_NETWORKS = /internet access|sockets of other sandboxes/;
 
 function isAboutNetworks({ group, name, needs = [] }: ConformanceCase): boolean {
   return group === "network" || needs.includes("networking") || ABOUT_NETWORKS.test(name);
 }
 
-/** The others do not differ by what starts commands. */
+/** The other cases do not depend on the program that starts commands. */
 function isAboutCommands({ group }: ConformanceCase): boolean {
   return group === "process" || group === "terminal";
 }

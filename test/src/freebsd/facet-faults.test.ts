@@ -11,7 +11,7 @@ import { FaultScene, type FaultyAct, FaultyHost, newId } from "../harness/freebs
 const skip = reasonWithoutFreebsdHost() ?? false;
 const alone = { allowInternetAccess: false };
 
-/** What a sandbox is asked for while it lives. */
+/** Changes of a running sandbox. */
 const changes: FaultyAct<Sandbox> = {
   prepare: (scene) => scene.make(alone),
   act: async (_, sandbox) => {
@@ -153,7 +153,7 @@ describe("what a jail can do beside running, on a host that fails", { skip }, ()
         assert.equal(await verb(host.failing.settings, "build", file), 0);
       },
       end: async () => {
-        // Sandboxes begin with something else from now on.
+        // New sandboxes start from another template from now on.
         await host.host.run(settings.programs.zfs, "inherit", "coppice:template.science", settings.dataset);
         await verb(settings, "gc");
         assert.deepEqual(await readdir(join(settings.directory, "templates")), []);

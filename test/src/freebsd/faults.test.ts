@@ -74,7 +74,7 @@ describe("a connected jail, on a host that fails", { skip }, () => {
   it("gives no address to two, and loses none, where it is not known whether a dataset was made", async () => {
     const network = { ...host.host.settings.network, range: "10.78.0.0/28" };
     const scene = new FaultScene(await host.serve({ network }));
-    // The first command is that which clones.
+    // The first command is the clone.
     const failToClone = async (fault: Fault) => {
       await host.failing.arm(fault, 0);
       await assert.rejects(scene.make());
@@ -86,7 +86,7 @@ describe("a connected jail, on a host that fails", { skip }, () => {
     }
     await failToClone("late");
     const links = async () => (await host.decoys.leaks()).filter((leak) => / epair\d+a@/.test(leak)).length;
-    // The range has as many for sandboxes.
+    // The range has five addresses for sandboxes.
     for (let count = 1; count <= 5; count++) {
       await scene.make();
       assert.equal(await links(), count);

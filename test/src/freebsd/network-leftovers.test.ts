@@ -14,7 +14,7 @@ async function make(backend: SandboxBackend): Promise<Sandbox> {
   return backend.provision(spec, new AbortController().signal);
 }
 
-/** Takes a jail and its dataset away, and nothing else that belongs to it. */
+/** Removes a jail and its dataset, and nothing else that belongs to it. */
 async function takeAway(host: FreebsdHost, name: string): Promise<void> {
   const { programs } = host.settings;
   await host.run(programs.jail, "-q", "-R", name);

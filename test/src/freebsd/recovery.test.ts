@@ -94,7 +94,7 @@ describe("jail-freebsd, after its server ended", { skip }, () => {
     for (const sandbox of [stopped, halfStopped]) await outputOf(sandbox, "echo kept > file");
     await stopped.stopping?.stop();
     await first.close();
-    // Nothing else of a stop, or all but the end of a start, is done.
+    // A stop that ended after this first step looks so, and a start that ended before its last step.
     await zfs("set", "coppice:state=stopped", `coppice/jails/e2b-${halfStopped.id}`);
 
     const second = host.backend();

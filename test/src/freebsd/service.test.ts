@@ -121,7 +121,7 @@ describe("the service of a FreeBSD host", { skip: reasonWithoutFreebsdHost() ?? 
   for (const release of [15, 14]) {
     it(`is restarted and killed while a sandbox lives, which the next server has: daemon(8) of ${release}`, async () => {
       await writeFile(join(host.directory, "state", "daemon-release"), String(release));
-      // It returns although the server goes on: nothing of it holds the caller's stdout.
+      // It returns while the server runs: no process of the server holds the caller's stdout.
       assert.match(await service("start"), /Starting coppice/);
       await answers();
       assert.match(await service("status"), /coppice is running as pid \d+\./);

@@ -10,11 +10,11 @@ import { promisify } from "node:util";
 const run = promisify(execFile);
 
 const ROOT = fileURLToPath(new URL("../../..", import.meta.url));
-/** What set-up reads before anything is built. */
+/** Files that set-up reads before the first build. */
 const SOURCES = ["package.json", "package-lock.json", ".npmrc", "scripts", "agent/native"];
 /** Makes a Node process take this system for FreeBSD. */
 const AS_FREEBSD = `Object.defineProperty(process, "platform", { value: "freebsd" });\n`;
-/** Tests of what asks for the system, except where FreeBSD gives less: docs/freebsd.md. */
+/** Tests of code that reads the platform, except where FreeBSD has less: docs/freebsd.md. */
 const TESTS_OF_PLATFORM = [
   "plugins/local-process/dist/directories/owner.test.js",
   "plugins/local-process/dist/diagnose-host.test.js",

@@ -323,7 +323,7 @@ describe("the stand-ins for the programs of FreeBSD", { skip }, () => {
     for (const name of await readdir(FREEBSD_SOURCES)) {
       const text = await readFile(join(FREEBSD_SOURCES, name), "utf8");
       const program = name.replace(/\..*/, "");
-      // Of zfs(8) it is the real one; the rest make the host.
+      // zfs(8) is the real program; the other programs only make the host.
       if (!(program in host.settings.programs) || program === "zfs") continue;
       assert.match(text, /(Source: |after |\(sbin\/)\S*\/?\S+\.c\b/, name);
       assert.match(text, /Not (here|done here): /, name);

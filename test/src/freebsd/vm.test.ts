@@ -20,7 +20,7 @@ function reasonToSkip(): string | false {
   return GUEST === undefined && "there is no kernel for QEMU (test/freebsd/make-guest.sh)";
 }
 
-/** Steps of the guest, which is a Linux: the names of its disks differ, and so does what it can be asked. */
+/** Steps for the guest, a Linux: the names of its disks and its programs differ from FreeBSD's. */
 const STEPS = `
 set -u
 #@ 60 the tree is there
@@ -77,7 +77,7 @@ describe("what FreeBSD's virtual machine is for, with a Linux in it", { skip: re
     return spawn(process.execPath, parameters, { env, stdio: ["ignore", "ignore", "inherit"] });
   };
 
-  /** No QEMU has the files of this test, and they are gone. */
+  /** Asserts that no QEMU has a file of this test open, and that the files are gone. */
   const leavesNothing = async () => {
     const { stdout } = spawnSync("ps", ["-eo", "args"], { encoding: "utf8" });
     assert.deepEqual(

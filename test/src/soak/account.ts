@@ -1,7 +1,10 @@
 import type { Scrape } from "../harness/clients/scrape.js";
 import type { Tally } from "./tally.js";
 
-/** Compares what a server that rests has counted with what its clients saw. @returns the differences, in words. */
+/**
+ * Compares the counts of an idle server with those of its clients.
+ * @returns the differences, as text
+ */
 export function account(scrape: Scrape, tally: Tally): readonly string[] {
   const faults: string[] = [];
   const expect = (words: string, found: number, least: number, most = least): void => {
@@ -43,7 +46,7 @@ export function account(scrape: Scrape, tally: Tally): readonly string[] {
   ]) {
     expect(name, scrape.sum(name), 0);
   }
-  // 502 is the answer for a sandbox that is gone, 503 what is left to say where it goes in the middle of a request.
+  // A request for a sandbox that is gone gets 502; one whose sandbox ends meanwhile gets 503.
   faults.push(...scrape.describe("coppice_http_requests_total", /status="5(?!0[23])/));
   return faults;
 }

@@ -9,7 +9,7 @@ const run = promisify(execFile);
 export interface Holdings {
   readonly processes: readonly string[];
   readonly mounts: readonly string[];
-  /** Of the server's process: how many of each kind. */
+  /** Descriptors of the server's process: their number by kind. */
   readonly descriptors: readonly string[];
   readonly networkNamespaces: readonly string[];
   readonly controlGroups: readonly string[];
@@ -23,9 +23,9 @@ export interface HeldBy {
   readonly pid: number;
   /** Everything that the server keeps in files is below it. */
   readonly directory: string;
-  /** Where it serves. Connections that this process keeps to it are not the server's to close. */
+  /** Base URL. Connections that this process keeps open are not counted. */
   readonly port: number;
-  /** In the names of what linux-namespaces owns of the host; undefined where it owns nothing. */
+  /** Part of the names of objects that linux-namespaces makes on the host; undefined where there are none. */
   readonly digest: string | undefined;
 }
 
@@ -57,8 +57,8 @@ export async function findHoldings(by: HeldBy): Promise<Holdings> {
 }
 
 /**
- * Objects of a linux-namespaces installation: a control group, interfaces, a table of rules. Told by the
- * groups of a sandbox that runs; undefined where it has none.
+ * Objects of a linux-namespaces installation: a control group, interfaces, a table of rules. Found by the groups of
+ * a running sandbox; undefined where it has none.
  */
 export async function findDigest(by: Pick<HeldBy, "pid" | "directory">): Promise<string | undefined> {
   const groups = await Promise.all((await ownPids(by)).map((pid) => text(`/proc/${pid}/cgroup`)));
@@ -78,7 +78,7 @@ export function growth(before: Holdings, now: Holdings): readonly string[] {
   });
 }
 
-/** The server, what descends from it, and what is in mount namespaces with its directory. */
+/** The server, its descendants, and processes in mount namespaces that contain its directory. */
 async function ownPids({ pid, directory }: Pick<HeldBy, "pid" | "directory">): Promise<readonly string[]> {
   const all = (await readdir("/proc")).filter((name) => /^\d+$/.test(name));
   const home = await link("/proc/self/ns/mnt");

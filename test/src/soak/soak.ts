@@ -22,7 +22,7 @@ export interface SoakOptions {
 }
 
 export interface SoakReport {
-  /** Everything that was not as it has to be, in words. */
+  /** Faults, as text. */
   readonly faults: readonly string[];
   /** Operations that certainly happened. */
   readonly done: Readonly<Record<Countable, number>>;
@@ -31,7 +31,7 @@ export interface SoakReport {
 }
 
 const SETTLE_MS = 30_000;
-/** From the middle of the load on: by then the heap and the caches have the size that the load needs. */
+/** From the middle of the load to its end: before that, heap and caches grow to their working size. */
 const MOST_GROWN_MIB = 64;
 const LIFE_MS = 600_000;
 const MIB = 2 ** 20;
@@ -57,7 +57,7 @@ export async function soak(options: SoakOptions): Promise<SoakReport> {
     const hasFacets = backend === "linux-namespaces";
     const live = (random: SeededRandom): Promise<void> => liveOnce({ random, tally, hasFacets });
 
-    // Things that are made once and kept (templates, caches, connections) must exist before the comparison.
+    // Things that are made once and kept (templates, caches, connections) must exist before the first count.
     for (let life = 0; life < 3; life += 1) await live(new SeededRandom(seed + life));
     const place = { pid: server.pid, directory: installation.directory };
     const first = await Sandbox.create();
@@ -139,8 +139,8 @@ async function liveOnce({ random, tally, hasFacets }: LifeOptions): Promise<void
 }
 
 /**
- * Ends what runs. A client that went while its sandbox was made does not know of it, and it may be made only after
- * the client is through with everything else: to be asked again until there is nothing.
+ * Ends all sandboxes. A client that left during a creation does not know its sandbox, which may be created after
+ * all other requests: repeated until none is left.
  */
 async function comesToRest(server: ServerProcess): Promise<boolean> {
   const unknown = await Sandbox.list({ limit: 100 }).nextItems();
@@ -150,7 +150,10 @@ async function comesToRest(server: ServerProcess): Promise<boolean> {
   return active.every((name) => scrape.sum(name) === 0);
 }
 
-/** The last answer of a check that is to find nothing, and gets a while for it. */
+/**
+ * Repeats a check that should find nothing, for a while.
+ * @returns its last answer
+ */
 async function settled(check: () => Promise<readonly string[]>): Promise<readonly string[]> {
   let last: readonly string[] = [];
   await eventually(

@@ -15,12 +15,12 @@ export interface SoakedSandboxOptions {
 /** The SDK keeps the timer of a cell whose request failed, and with it the process, until this has passed. */
 const DOOMED_REQUEST_MS = 2_000;
 
-/** How long a client at most stays that will not wait for its answer. */
+/** Longest stay of a client that does not wait for its answer, in milliseconds. */
 const IMPATIENT_MS = 120;
 const CODE_PORT = "49999";
 const LARGE_BYTES = 300_000;
 
-/** A sandbox, and what a client does with it. Everything checks what it gets. */
+/** A sandbox and a client's operations on it. Each operation checks its result. */
 export class SoakedSandbox {
   readonly #options: SoakedSandboxOptions;
   #cells = 0;
@@ -35,15 +35,18 @@ export class SoakedSandbox {
     return this.#options.sandbox.sandboxId;
   }
 
-  /** From now on it may end at any moment: what fails is no fault, and what is asked for may be done or not. */
+  /**
+   * From now on the sandbox may end at any moment: errors are no faults, and operations may or may not have an
+   * effect.
+   */
   doom(): void {
     this.#isDoomed = true;
   }
 
-  /** One thing, or a few at a time. */
+  /** Runs one operation, or a few at a time. */
   async doSomething(): Promise<void> {
     const { random, hasFacets } = this.#options;
-    // A resumption gives it a new time; one that is to end by its time does not pause.
+    // A resumption sets a new time-out, so a sandbox that is to end by its time-out is not paused.
     if (hasFacets && !this.#isDoomed && random.below(8) === 0)
       await random.of([() => this.#pause(), () => this.#branch()])();
     else await Promise.all(Array.from({ length: 1 + random.below(3) }, () => this.#doOne()));
@@ -81,7 +84,7 @@ export class SoakedSandbox {
     });
   }
 
-  /** Gone before it ends; it ends by itself. */
+  /** The client leaves before the command ends. */
   async #leaveCommand(): Promise<void> {
     const { sandbox, random, tally } = this.#options;
     tally.perhaps("commands");
@@ -168,7 +171,7 @@ export class SoakedSandbox {
     });
   }
 
-  /** A snapshot or a fork has the files of its source, and goes its own way. */
+  /** A snapshot or a fork has the files of its source; later changes are separate. */
   async #branch(): Promise<void> {
     const { sandbox, random } = this.#options;
     const text = `${random.below(1e9)}`;
@@ -196,7 +199,7 @@ export class SoakedSandbox {
     });
   }
 
-  /** Does something that has to work, and counts it. */
+  /** Runs an operation that must succeed, and counts it. */
   async #attempt(
     what: Parameters<Tally["sure"]>[0],
     words: string,
@@ -239,7 +242,7 @@ export class SoakedSandbox {
   }
 }
 
-/** The SDK has the token and does not tell it. */
+/** The SDK has the token, but does not expose it. */
 function accessHeaders(sandbox: Sandbox): Readonly<Record<string, string>> {
   const { envdAccessToken } = sandbox as unknown as { readonly envdAccessToken?: string };
   return envdAccessToken === undefined ? {} : { "x-access-token": envdAccessToken };

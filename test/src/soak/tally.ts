@@ -24,12 +24,12 @@ export class Tally {
     this.#sure.set(what, this.least(what) + times);
   }
 
-  /** The server may have done it: whoever asked had gone before the answer, or the sandbox ended meanwhile. */
+  /** The server may have done it: the client left before the answer, or the sandbox ended meanwhile. */
   perhaps(what: Countable, times = 1): void {
     this.#perhaps.set(what, (this.#perhaps.get(what) ?? 0) + times);
   }
 
-  /** Something was not as it has to be. */
+  /** Records a fault. */
   fault(what: string): void {
     this.#faults.set(what, (this.#faults.get(what) ?? 0) + 1);
   }
@@ -47,7 +47,7 @@ export class Tally {
     return Object.fromEntries(COUNTABLE.map((what) => [what, this.least(what)])) as Record<Countable, number>;
   }
 
-  /** In words, each once with how often it was. */
+  /** Faults as text, each once, with its count. */
   get faults(): readonly string[] {
     return [...this.#faults].map(([what, times]) => (times === 1 ? what : `${times} times: ${what}`));
   }

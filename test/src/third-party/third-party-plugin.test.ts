@@ -27,7 +27,7 @@ describe("a plugin of somebody else, outside of the tree", { timeout: 240_000 },
   before(async () => {
     home = await realpath(await mkdtemp(join(tmpdir(), "coppice-acme-")));
     await cp(FIXTURE, join(home, "acme-plugin"), { recursive: true });
-    // What `npm install` would put there.
+    // The files that `npm install` would put there.
     const modules = join(home, "node_modules");
     await mkdir(join(modules, "@acme"), { recursive: true });
     await mkdir(join(modules, "@coppice"), { recursive: true });

@@ -16,7 +16,7 @@ it("X-Forwarded-For is believed from trusted proxies alone", () => {
       [trusting, "10.0.0.1", "203.0.113.9", "203.0.113.9"],
       [trusting, "::ffff:10.0.0.1", "2001:db8::1", "2001:db8::1"],
       [trusting, "fd00::5", " 203.0.113.9 ", "203.0.113.9"],
-      // What a client claims stands left of what the first trusted proxy saw.
+      // Entries from the client stand to the left of the first trusted proxy's entry.
       [trusting, "10.0.0.1", "1.2.3.4, 203.0.113.9, 192.0.2.1", "203.0.113.9"],
       [trusting, "10.0.0.1", "203.0.113.9, 10.9.9.9", "203.0.113.9"],
       [trusting, "10.0.0.1", "203.0.113.9, unknown", "10.0.0.1"],

@@ -35,7 +35,7 @@ describe("foreign web pages", { timeout: 60_000 }, () => {
   });
   after(() => server.stop());
 
-  /** The status for what a browser would send, which `fetch` does not let anybody say. */
+  /** Status of a request with a browser's headers, which `fetch` does not send. */
   async function statusFor(headers: Record<string, string>, method = "GET"): Promise<number> {
     const { promise, resolve, reject } = Promise.withResolvers<number>();
     const asked = request(server.url, { headers, method, agent: false });

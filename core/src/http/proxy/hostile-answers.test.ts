@@ -15,11 +15,11 @@ const WEBSOCKET = {
   "Sec-WebSocket-Key": "AAAAAAAAAAAAAAAAAAAAAA==",
 };
 
-/** Requests as one client's connection carries them, and all that comes back until it ends. */
+/** A client with one connection. It sends raw requests and records everything that it receives. */
 class Client {
   readonly socket: Duplex;
   text = "";
-  /** Waits of a test for its client end with it by an error of their own, not with the time of the suite. */
+  /** A wait fails with its own error before the time limit of the suite. */
   readonly #patience = { signal: AbortSignal.timeout(PATIENCE_MS) };
 
   constructor(url: string) {
@@ -34,7 +34,7 @@ class Client {
     this.socket.write(`${method} ${path} HTTP/1.1\r\nHost: localhost\r\n${lines.join("")}\r\n`);
   }
 
-  /** @param pattern of what has come. */
+  /** Resolves when the received text matches. */
   async sees(pattern: RegExp): Promise<RegExpExecArray> {
     for (;;) {
       const found = pattern.exec(this.text);
@@ -56,7 +56,7 @@ class Client {
 describe("a hostile program in a sandbox", { timeout: 60_000 }, () => {
   let server: TestServer;
   let addressed: Record<string, string>;
-  /** What the program says to each request, and does after it. */
+  /** Writes the program's answer to a request. */
   let answer: (connection: Duplex, request: string) => void;
   let requests: string[];
 
@@ -110,7 +110,7 @@ describe("a hostile program in a sandbox", { timeout: 60_000 }, () => {
       answer = (connection) => connection.write(`${head}\r\nContent-Length: 2\r\n\r\nhi`);
       const client = new Client(server.url);
       client.ask(addressed);
-      // A reason alone may be left out.
+      // Only the reason phrase may be missing.
       await client.sees(/^HTTP\/1\.1 (502 Bad Gateway\r\n[^]*"code":502\}|200 OK\r\n[^]*\r\n\r\nhi)$/);
       await stillServes(client);
     });
@@ -162,7 +162,7 @@ describe("a hostile program in a sandbox", { timeout: 60_000 }, () => {
       const client = new Client(server.url);
       client.ask({ ...addressed, ...WEBSOCKET });
       await client.sees(/evil/);
-      // What a proxy before the server would send for its next client.
+      // The next request on this connection, as a proxy in front of the server would send it.
       client.socket.write(`GET /sandboxes HTTP/1.1\r\nHost: localhost\r\n${secret}\r\n\r\n`);
       const text = await client.ends();
       assert.match(text, /^HTTP\/1\.1 (200|404) [^]*\r\nconnection: close\r\n/i, refusal);

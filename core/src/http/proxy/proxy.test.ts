@@ -18,18 +18,18 @@ const IDLE_MS = 600;
 const MAX_EXCHANGES = 6;
 const PORT = 8080;
 const POSTED = "posted";
-/** So many requests are answered at once by a program that serves together. */
+/** Number of requests that a program with the behaviour `serve together` collects before it answers them. */
 const TOGETHER = 5;
 
 /** A program on a port of a sandbox. It records its connections and requests. */
 class Program {
   connections: Duplex[] = [];
   requests = 0;
-  /** How long it thinks before it answers. */
+  /** Delay before each answer, in milliseconds. */
   delayMs = 0;
-  /** Answers that wait for others. */
+  /** Answers that are held back until enough requests have arrived. */
   readonly #held: (() => void)[] = [];
-  /** What the next connections do instead of serving. */
+  /** Behaviour of the next connections. */
   behaviour:
     | "serve"
     | "take and keep silent"
@@ -63,7 +63,7 @@ class Program {
         if (!isWhole) return;
         text = "";
         requests += 1;
-        // Later: an answer inside the request's own write would be there before the request was sent.
+        // Deferred: an answer during the write of the request would arrive before the request is sent.
         setImmediate(() => {
           if (requests === 1) connection.write("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok");
           else connection.destroy();
@@ -122,14 +122,14 @@ describe("the proxy to a sandbox's ports", { timeout: 240_000 }, () => {
       method,
       headers: { "e2b-sandbox-id": to.record.id, "e2b-sandbox-port": String(PORT), ...headers },
       agent: false,
-      // What is never answered is to fail its own test.
+      // A request that is never answered fails its own test.
       signal: AbortSignal.timeout(8_000),
     });
     outgoing.end(body);
     const [incoming] = await once(outgoing, "response");
     let text = "";
     for await (const chunk of incoming) text += String(chunk);
-    // The last byte is here before the proxy has put the connection away.
+    // The last byte arrives before the proxy returns the connection to its pool.
     await pause(5);
     return { status: incoming.statusCode, text, seen: () => JSON.parse(text) as Seen };
   }
@@ -331,7 +331,7 @@ describe("the proxy to a sandbox's ports", { timeout: 240_000 }, () => {
     deadline = performance.now() + 5_000;
     let answer = await ask();
     while (answer.status !== 200 && performance.now() < deadline) answer = await ask();
-    // Each that is still counted would leave less room.
+    // Exchanges that are still counted would use up the limit.
     for (let more = 0; more < MAX_EXCHANGES; more += 1) answer = await ask();
     assert.equal(answer.status, 200, "what is over counts no more");
   });
@@ -361,7 +361,7 @@ describe("the proxy to a sandbox's ports", { timeout: 240_000 }, () => {
     const { headers } = (await ask({ to: masked, headers: asked })).seen();
     assert.equal(headers["host"], `app.example:${PORT}`);
     assert.equal(headers["x-forwarded-host"], "client.localhost:8000");
-    // The last hop is at the end, as programs expect it of proxies.
+    // The last hop is the last entry of the header.
     assert.match(headers["x-forwarded-for"] ?? "", /^192\.0\.2\.1, .*127\.0\.0\.1$/);
     const plain = (await ask({ headers: { host: "client.localhost:8000" } })).seen().headers;
     assert.equal(plain["host"], "client.localhost:8000");

@@ -13,7 +13,7 @@ import type { Scope } from "./principal.js";
 import { noteSandbox, requestOf } from "./surface-request.js";
 import { sandboxesOf, tenantOf } from "./tenant-of.js";
 
-/** A plugin with a route of each kind, let in by `x-scopes`, and what it saw answered. */
+/** A plugin with a route of each kind, guarded by the header `x-scopes`, and the recorded answers. */
 function observed() {
   const answers: (Answered & { readonly who: string | undefined })[] = [];
   const plugin = definePlugin({

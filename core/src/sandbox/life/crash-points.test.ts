@@ -131,7 +131,7 @@ const scenarios: readonly Scenario[] = [
     what: "making a volume",
     run: (server) => volumesOf(server).create({ name: "data" }),
     check: async (next) => {
-      // Its name is free, or it is there, whole.
+      // Either the volume exists and is complete, or its name is free.
       if (volumesOf(next).find("data") === undefined) await volumesOf(next).create({ name: "data" });
     },
   },
@@ -203,7 +203,7 @@ it("the next start repairs a crash at any step of a start", async () => {
     await sandboxes.create({ ...base, timeoutMs: 1 });
     const killed = await sandboxes.create(base);
     await first.domain.events.caughtUp();
-    // Written as being killed, and not killed.
+    // The ledger says that it is being killed; the backend has not begun.
     first.crashAt(3);
     assert.equal(await first.attempt(sandboxes.kill(killed.record.id)), "crashed");
     await world.clock.advance(10);

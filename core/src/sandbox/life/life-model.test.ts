@@ -23,26 +23,26 @@ const POLICIES: readonly NetworkPolicy[] = [
 ];
 const LIMITS = { maximum: 12, maximumSnapshots: 5, maximumVolumes: 4 };
 
-/** What a sandbox has to be. More than one state where a crash left open which of two it is. */
+/** Allowed states of a sandbox. More than one where a crash left the outcome open. */
 interface Expected {
   states: ReadonlySet<"running" | "paused" | "gone">;
   readonly onTimeout: OnTimeout;
   content: string;
-  /** What it may reach. More than one where a crash left open which of two it is. */
+  /** Allowed network rules. More than one where a crash left the outcome open. */
   policies: readonly NetworkPolicy[];
-  /** What it has at MOUNT. */
+  /** Name of the volume that is mounted at MOUNT. */
   readonly volume: string | undefined;
 }
 
-/** A server on a world, a model of what it has to be like, and random things to do to both. */
+/** A server on a world, a model of the expected state, and random operations on both. */
 class Model {
   readonly #world = new World();
   readonly #random: SeededRandom;
   readonly #sandboxes = new Map<string, Expected>();
   readonly #snapshots = new Map<string, string>();
-  /** Those that are found. */
+  /** Names of the listed volumes. */
   readonly #volumes = new Set<string>();
-  /** What is in a volume, also in one that only sandboxes have still. */
+  /** Contents of volumes, also of removed ones that sandboxes still have mounted. */
   readonly #contents = new Map<string, string>();
   #server!: CrashingServer;
   #written = 0;
@@ -95,7 +95,7 @@ class Model {
   }
 
   async check(): Promise<void> {
-    // To look is no step in which it might crash.
+    // The check itself must not crash.
     this.#server.crashAt(Infinity);
     const { sandboxes, snapshots } = this.#server.domain;
     for (const [id, expected] of this.#sandboxes) {
@@ -184,7 +184,7 @@ class Model {
     this.counts.crashes += 1;
     this.#server = await this.#world.start(LIMITS);
     const { sandboxes } = this.#server.domain;
-    // What a client asked for and never heard of may be there, whole.
+    // A sandbox whose creation was interrupted may exist, complete.
     for (const { record } of sandboxes.list()) {
       if (this.#sandboxes.has(record.id)) continue;
       const isUp = record.state === "running";
@@ -345,7 +345,7 @@ class Model {
 
   async #createVolume(): Promise<void> {
     const name = `volume${(this.#written += 1)}`;
-    // One that was made and never heard of is found after the crash.
+    // A sandbox that was created without an answer is found after the crash.
     await this.#do(
       () => this.#volumesOf().create({ name }),
       ({ id }) => this.#volumes.add(id),
@@ -382,7 +382,7 @@ class Model {
     );
   }
 
-  /** Whatever wins: afterwards there is one truth, and a kill is final. */
+  /** Whichever operation wins: afterwards server and backend agree, and a kill is final. */
   async #severalAtOnce(): Promise<void> {
     const id = this.#any("running", "paused");
     if (id === undefined) return;
@@ -431,7 +431,7 @@ class Model {
     await new Promise(setImmediate);
     assert.equal(this.#server.domain.sandboxes.find(id), undefined, `${id} is lost and still found`);
     await this.#do(
-      // Whoever kills it waits for the end that it comes to by itself, or finds it gone.
+      // A kill waits for an end that is under way, or reports that the sandbox is gone.
       () => this.#server.domain.sandboxes.kill(id).catch(() => {}),
       () => this.#set(id, "gone"),
       () => this.#set(id, "gone"),

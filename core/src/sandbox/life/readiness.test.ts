@@ -32,7 +32,7 @@ async function settle({ clock }: Pick<Fixture, "clock">): Promise<void> {
 function serves(statusOf: (path: string) => number | undefined): PortHandler {
   const server = createServer((message, response) => {
     const status = statusOf(message.url ?? "");
-    // One that never answers.
+    // This port never answers.
     if (status === undefined) return;
     response.writeHead(status).end("x".repeat(10));
   });

@@ -53,7 +53,7 @@ function createWorld(context: TestContext): World {
   };
 }
 
-/** What `kill -9` leaves of a server: its ledger as it is, and no more code that runs. */
+/** Simulates `kill -9`: the ledger stays as it is, and no code of the server runs any more. */
 async function crash(domain: SandboxDomain): Promise<void> {
   await domain.ledger.close();
 }
@@ -279,7 +279,7 @@ it("the next server pauses a paused sandbox again, and late one whose pause was 
   const wanted = { template: "base", timeoutMs: MINUTE_MS, secure: true };
   const paused = await domain.sandboxes.create(wanted);
   await domain.sandboxes.pause(paused.record.id);
-  // As a backend leaves it that makes sandboxes run to see whether they answer.
+  // State that a backend leaves which resumes sandboxes to test them.
   await backend.sandboxes.get(paused.record.id)?.pausing?.resume();
   const due = await domain.sandboxes.create({ ...wanted, onTimeout: "pause" });
   await crash(domain);
@@ -333,7 +333,7 @@ it("the ledger's network rules are applied to an adopted sandbox, or it is ended
     ["escaped", helpless],
   ] as const) {
     const record = { ...recordOf(clock, id, "running", MINUTE_MS), backend: by.name };
-    // What the backend was told last is not what the ledger says.
+    // The backend's rules differ from those in the ledger.
     await by.provision({ ...record, egress: undefined }, new AbortController().signal);
     await ledger.write(id === "open" ? record : { ...record, allowInternetAccess: false, egress });
   }

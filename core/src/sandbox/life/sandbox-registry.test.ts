@@ -202,7 +202,7 @@ it("a sandbox whose creator left is destroyed when it is ready, and never visibl
   await assert.rejects(sandboxes.create(base, client.signal), fails("canceled", /canceled/));
   await assertNothingLeft(domain);
 
-  // The same where destroying it does not work at once: the client hears of its own end, not of that.
+  // As above, with a destroy that fails at first: the client gets the error of its abort.
   failures = 4;
   client = new AbortController();
   const create = sandboxes.create({ ...base, id: "one" }, client.signal);

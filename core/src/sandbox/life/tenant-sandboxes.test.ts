@@ -10,7 +10,7 @@ import type { Sandboxes } from "./sandboxes.js";
 
 const REQUEST = { template: "base", timeoutMs: 60_000, secure: true };
 
-/** Every way to get at a sandbox by its id. */
+/** Every operation that takes a sandbox's id. */
 const WAYS: Readonly<Record<string, (sandboxes: Sandboxes, id: SandboxId) => unknown>> = {
   get: async (sandboxes, id) => sandboxes.get(id),
   kill: (sandboxes, id) => sandboxes.kill(id),
@@ -32,7 +32,7 @@ it("a tenant's view contains its own sandboxes; others' are answered like unknow
   const told: SandboxId[] = [];
   acme.onCreated(({ record }) => told.push(record.id));
   const own = (await acme.create(REQUEST)).record;
-  // Whatever a request says, a view makes sandboxes of its tenant alone.
+  // A view creates sandboxes of its own tenant, whatever owner the request names.
   const foreign = (await other.create({ ...REQUEST, owner: "acme" })).record;
   const unowned = (await server.sandboxes.create(REQUEST)).record;
   assert.deepEqual([own.owner, foreign.owner, unowned.owner], ["acme", "other", "default"]);

@@ -35,7 +35,7 @@ interface Setting {
   readonly more?: z.input<typeof sandboxesConfig>;
   /** The lines of the log are appended to this array. */
   readonly logged?: string[];
-  /** Of a server before. */
+  /** The backend of an earlier server. */
   readonly backend?: MemoryBackend;
   readonly dataDir?: string;
 }
@@ -386,7 +386,7 @@ it("a sandbox of the pool is ready before it is offered, and its creator's own p
     },
   });
   const { sandboxes, clock } = domain;
-  // Longer than a warm-up may take: a probe has a time of its own.
+  // Longer than the limit of a warm-up: the readiness probe has its own limit.
   for (let second = 0; second < 90; second += 1) {
     await clock.advance(1000);
     await domain.settle();

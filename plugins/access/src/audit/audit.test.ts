@@ -53,7 +53,7 @@ it("every write and every refusal is in the audit before its client is answered,
     `DELETE /sandboxes/${id} 204 allowed ${id}`,
   ]);
   assert.deepEqual((await ask(foreign)).events.map(line), [`DELETE /sandboxes/${id} 404 error ${id}`]);
-  // Another tenant's are answered like those of one that is made up.
+  // Another tenant and an unknown tenant get the same answer.
   assert.deepEqual(await ask(foreign, "?tenantID=acme"), await ask(foreign, "?tenant=madeup"));
   assert.equal((await ask(admin, "?outcome=denied")).count, 1);
   assert.equal((await ask(admin, "?pathPrefix=/sandboxes")).count, 2);

@@ -38,7 +38,7 @@ describe("a sandbox's logs at the control plane (A.5)", { timeout: 240_000 }, ()
 
   it("are the lines of its commands in order, with time, text and source", async () => {
     assert.deepEqual(await logs(), []);
-    // Lines have the time of their arrival: a busy server must not read two of them at once.
+    // A line has the time of its arrival. A busy server would read two lines at once, with one time.
     await run("echo first; sleep 0.3; echo wrong >&2; sleep 0.3; printf 'h\\303\\251 without end'");
     await run("printf 'a\\r\\n\\nb\\n'");
     const all = await logs();
@@ -60,7 +60,7 @@ describe("a sandbox's logs at the control plane (A.5)", { timeout: 240_000 }, ()
     assert.deepEqual(body.logEntries, all);
     assert.deepEqual(
       body.logs.map(({ line, ...entry }) => ({ ...entry, line: JSON.parse(line ?? "") as unknown })),
-      // What E2B's CLI reads of a line: JSON.parse(log.line), of which level, logger, timestamp and message.
+      // Fields that E2B's CLI reads: level, logger, timestamp and message of JSON.parse(log.line).
       all.map(({ timestamp, level, message, fields }) => ({
         timestamp,
         line: { timestamp, level, message, logger: "process", ...fields },

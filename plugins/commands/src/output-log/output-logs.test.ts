@@ -165,7 +165,7 @@ it("a full log writes over its oldest file, never over one that is being read", 
   await using scene = await open({ directory, settings, files });
   const log = scene.logs.of("sandbox1");
   const command = scene.begin();
-  // Large pieces are written from where they are, small ones gathered first.
+  // Large pieces are written without a copy; small ones are gathered into a batch first.
   const flood = async (): Promise<void> => {
     await command.writeAll(
       Array.from({ length: 100 }, (_, at) => randomBytes(at % 2 === 0 ? 70 * KIB : 10 * KIB)),
@@ -278,7 +278,7 @@ it("by total size, and by age, the oldest output is removed first; empty directo
   const directory = await temporaryDirectory(context);
   const clock = fakeClock(Date.now());
   const limits = { maxTotal: "300KiB", maxPerSandbox: "1MiB", maxAge: "1h", maxSandboxes: 4 };
-  // The clock jumps by hours while the disk, which is a real one, still writes.
+  // The fake clock jumps by hours while the real disk still writes.
   const settings = { ...limits, stallTimeout: "1d" };
   await using scene = await open({ directory, settings, clock });
   for (const name of ["a", "b", "c", "d", "e"]) {
@@ -383,7 +383,7 @@ it("cut at every byte of its last record, a log has everything before it and tak
   }
 });
 
-/** A disk that a test fills, stops and frees. */
+/** A disk that a test can fill, block and free. */
 class TroubledFiles implements LogFiles {
   trouble: "none" | "full" | "stuck" = "none";
   #unstick: (() => void)[] = [];
@@ -413,7 +413,7 @@ class TroubledFiles implements LogFiles {
       append: async (parts) => {
         if (this.trouble === "stuck") await new Promise<void>((resolve) => this.#unstick.push(resolve));
         if (this.trouble === "full") {
-          // As a disk does: some of it still fits.
+          // Like a full disk, it takes the first part of a write.
           await file.append([Buffer.concat(parts).subarray(0, 20)]);
           throw new Error("ENOSPC: no space left on device, write");
         }

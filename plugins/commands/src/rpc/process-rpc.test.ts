@@ -22,7 +22,7 @@ const sh = (script: string, extra: object = {}) => ({
 });
 const text = (base64: string | undefined) => Buffer.from(base64 ?? "", "base64").toString();
 
-/** What a whole stream said. */
+/** Summary of the frames of a stream. */
 function digest(received: readonly Frame[]) {
   const events = received.filter(({ flags }) => flags === 0).map(({ message }) => message.event);
   const output = (name: string) => events.map(({ data }) => text(data?.[name])).join("");
@@ -46,7 +46,10 @@ describe("process.Process", { timeout: 240_000 }, () => {
   const run = async (method: string, body: unknown, init?: StreamInit) =>
     digest(await Array.fromAsync(server.stream(method, body, init)));
 
-  /** Starts a command and leaves its stream open: the pid, and what reads the rest. */
+  /**
+   * Starts a command and leaves its stream open.
+   * @returns its pid and a function that reads the rest
+   */
   async function begin(script: string, extra?: object, init?: StreamInit) {
     const stream = server.stream("Start", sh(script, extra), init);
     const first = await stream.next();

@@ -67,7 +67,7 @@ describe("the output of commands, later", { timeout: 240_000 }, () => {
       input: { stdin: Buffer.from("three\n").toString("base64") },
     };
     const rest = late.map((stream) => Array.fromAsync(stream));
-    // Those that ask for something have begun to follow when the first of it is there.
+    // A subscriber has begun to follow when its first piece arrives.
     await sleep(50);
     await server.call("SendInput", input);
     const texts = (await Promise.all(rest)).map(joinOutput);
@@ -196,7 +196,7 @@ describe("the output of commands, later", { timeout: 240_000 }, () => {
   it("readiness and metrics include the log", async () => {
     const ready = (await (await fetch(`${server.server.urls["ops"]}/readyz`)).json()) as { checks: object };
     assert.deepEqual({ ...ready.checks }, { ...ready.checks, "commands-log": "ok" });
-    // What was written last may still wait for its batch.
+    // The last writes may still wait for their batch.
     while ((await server.metric("log_bytes")) === 0) await sleep(10);
     assert((await server.metric("log_written_bytes_total")) > 0);
     assert.equal(await server.metric("log_dropped_bytes_total"), 0);

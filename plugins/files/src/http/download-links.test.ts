@@ -41,7 +41,7 @@ describe("A download link", () => {
     assert.equal((await fetch(other)).status, 401);
     assert.equal((await fetch(link.url.replace(/[0-9a-f](?=\?)/, "x"))).status, 401);
     assert.equal((await fetch(new URL("/files/download-token/x?path=a", link.url))).status, 401);
-    // Named another way, a sandbox is no more open than by the link.
+    // Other spellings of the sandbox give no more access than the link itself.
     const named = await files.fetch("/files/download-token/x.1.0?path=%2Fetc%2Fpasswd");
     assert.equal(named.status, 401);
 
@@ -102,7 +102,7 @@ describe("A download link", () => {
         });
         const { url } = (await made.json()) as Link;
         tokens.push(new URL(url).pathname);
-        // The sandbox is another one, so the link of the first run is valid and leads nowhere.
+        // The link's signature is still valid, but the sandbox of the first run is gone.
         const first = await fetch(new URL(`${tokens[0]}?path=%2Ftmp%2Fkept`, files.server.url));
         assert.equal(first.status, start === 0 ? 200 : 502);
       }

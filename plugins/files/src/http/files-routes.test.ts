@@ -322,7 +322,7 @@ it("64 MiB go up and down in constant memory", async () => {
       assert.equal(hash.digest("hex"), digest, coding);
     }
   };
-  // Client and server share this process: let both grow to the size they work at.
+  // Client and server share this process: a first transfer lets both grow to their working size.
   await move(32, ["identity", "gzip"]);
   const base = process.memoryUsage().rss;
   let peakBytes = 0;
@@ -394,7 +394,7 @@ it("A full disk is 507, and a file that shrinks breaks its answer off", async ()
       (
         await own.fetch(pathOf("x"), {
           headers: { "accept-encoding": coding },
-          // One that waits for the missing bytes is to fail, not to hang.
+          // A server that waits for the missing bytes fails this test instead of hanging it.
           signal: AbortSignal.timeout(20_000),
         })
       ).text();

@@ -101,7 +101,7 @@ it("What processes do is told as it can be seen from the host", async () => {
     "RENAME old",
     "CREATE moved",
   ]);
-  // What is given the inode of a file that is gone is no move of it.
+  // A new file that gets the inode of a removed one is not reported as a move.
   const replace = async () => {
     await rm(join(host, "moved"));
     await writeFile(join(host, "other"), "");
@@ -199,7 +199,7 @@ it("A directory that is removed and made again is watched again, with all that i
   }
   await mkdir(join(host, "again"));
   await settledEvents(id);
-  // Too quick for anybody to see that it was away.
+  // The directory is back before a watcher can notice its absence.
   await rm(join(host, "again"), { recursive: true });
   await mkdir(join(host, "again"));
   await settledEvents(id);

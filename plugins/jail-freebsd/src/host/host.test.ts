@@ -82,7 +82,7 @@ describe("programs of the host", { skip: reasonWithoutRecordingHost() ?? false }
     await assert.rejects(host.run("zfs", [], { timeoutMs: 2_000 }), { code: "deadline_exceeded" });
     const words = `/proc/${(await readFile(pid, "utf8")).trim()}/cmdline`;
     assert.equal(await readFile(words, "utf8").catch(() => ""), "");
-    // Not ended by a signal to its own process alone, like one that waits in the kernel.
+    // The signal ends the script, and its child keeps the pipe open, like a process that waits in the kernel.
     await script(`setsid sleep 600 & echo $! > ${pid}; wait`);
     await assert.rejects(host.run("zfs", [], { timeoutMs: 2_000 }), { code: "deadline_exceeded" });
     process.kill(Number(await readFile(pid, "utf8")), "SIGKILL");

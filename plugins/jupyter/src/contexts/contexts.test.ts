@@ -236,7 +236,7 @@ describe("contexts", () => {
 
   it("a first use by many at once makes one default context", async () => {
     const fresh = await own.create();
-    // Which of them comes first is not said.
+    // The order of the two is undefined.
     const count = "a = globals().get('a', 0) + 1";
     const ran = await Promise.all([fresh.run(count), fresh.run(count), fresh.run(count)]);
     assert.ok(ran.every(({ error }) => error === undefined));

@@ -6,7 +6,7 @@ import { WarmUps } from "@coppice/core";
 import { startCodeServer, type CodeServer } from "../testing/code-server.js";
 
 let own: CodeServer;
-/** The id of the sandbox that was made ready last; known from the second one on. */
+/** Id of the latest warm sandbox; known from the second one on. */
 let lastWarm = "";
 
 before(async () => {
@@ -96,7 +96,7 @@ it("a stop leaves nothing of unused ones", async () => {
   await eventually(async () => (await pidsOf(lastWarm)).length === 0, "its processes are gone");
 });
 
-/** One may end by the end of another. */
+/** The end of another process may have ended it already. */
 function killed(pid: number): void {
   try {
     process.kill(pid, "SIGKILL");

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { after, before, describe, it } from "node:test";
 import { startCodeServer, type CodeSandbox, type CodeServer } from "../testing/code-server.js";
 
-/** What a kernel with the right key can make of a message that no kernel would send. */
+/** Defines `forged`: malformed variants of a message, signed with the kernel's key. */
 const FORGING = `
 import random, os
 kernel = get_ipython().kernel
@@ -36,7 +36,7 @@ for round in range(400):
 print("done")
 `;
 
-/** A cell from which on it goes before and after every answer, on whatever channel that is. */
+/** A cell after which forged messages precede and follow every answer, on every channel. */
 const HOSTILE_ANSWERS = `${FORGING}
 send, rounds = session.send, iter(range(10**9))
 types = ["execute_reply", "kernel_info_reply", "cancel_reply", "input_request", "interrupt_reply", "shutdown_reply"]
@@ -55,7 +55,7 @@ def send_more(stream, msg_or_type, content=None, parent=None, ident=None, **opti
 session.send = send_more
 `;
 
-/** A cell that sends more at once than our kernels do, whatever they are asked to show. */
+/** A cell that sends a larger message than our kernels ever send. */
 const LARGE = `
 kernel = get_ipython().kernel
 kept = 1

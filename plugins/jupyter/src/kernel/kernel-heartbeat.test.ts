@@ -5,9 +5,9 @@ import { startCodeServer, type CodeSandbox, type CodeServer } from "../testing/c
 import { JupyterSocket } from "../testing/jupyter-socket.js";
 
 const HEARTBEAT = { interval: "300ms", maxMisses: 5 };
-/** When a kernel that does not answer is ended at the latest, a busy machine aside. */
+/** Longest time until a kernel without an answer is ended, in seconds, on an idle machine. */
 const SILENT_S = 1.8;
-/** Ends when the kernel is stopped: no process of it runs any more then. */
+/** Cells that stop the kernel. They end when no process of the kernel runs any more. */
 const STOPPED: Readonly<Record<string, string>> = {
   python: "import os, signal, time; os.kill(os.getpid(), signal.SIGSTOP); time.sleep(60)",
   javascript: "process.kill(process.pid, 'SIGSTOP'); await new Promise((done) => setTimeout(done, 60_000))",

@@ -9,10 +9,10 @@ class StartedKernel extends ScriptedKernel {
   readonly started = startKernel(this.start);
 }
 
-/** More than it takes for what has been said to be heard. */
+/** Longer than a message needs to arrive. */
 const HEARD_MS = 50;
 
-/** Whether it has settled by now, with time to hear what has been said. */
+/** True when the promise settles within HEARD_MS. */
 async function isSettled(promise: Promise<unknown>): Promise<boolean> {
   return Promise.race([promise.then(() => true), delay(HEARD_MS, false)]);
 }
@@ -49,7 +49,7 @@ describe("a kernel", () => {
       };
       say[first]();
       assert.equal(await isSettled(started), false);
-      // To make it say what is missing; never the same message again, which a kernel would drop.
+      // Asks for the missing message, with a new id each time: a kernel drops a repeated one.
       const again = await scripted.asked("kernel_info_request", 1);
       assert.notEqual(again.id, asked.id);
       say[second]();
@@ -102,7 +102,7 @@ describe("a kernel", () => {
       };
       scripted.say("iopub", "execute_input", asked, { code: "1", execution_count: 1 });
       end(asked, order[0]);
-      // What belongs to another request is no half of this one.
+      // A message of another request does not complete this one.
       end(askedToo, order[1]);
       assert.equal(await isSettled(one), false);
       assert.equal(await isSettled(other), false);

@@ -56,7 +56,7 @@ function isThere(pid: number): boolean {
   }
 }
 
-/** A zygote that is ready: the first kernel of a sandbox is started, and brings it. */
+/** Resolves with a ready zygote, which starts together with the first kernel of a sandbox. */
 async function zygoteReady(): Promise<void> {
   await eventually(async () => (await metric("zygotes")) === 1, "there is a zygote");
 }

@@ -4,7 +4,7 @@ import { PYTHON, startCodeServer, type CodeSandbox, type CodeServer } from "../t
 
 const LAUNCH = [PYTHON, "-m", "ipykernel_launcher", "-f", "{connection_file}"];
 
-/** For a while after an error it aborts whatever it is asked, in tslab's word for it. */
+/** A kernel that aborts every request for a while after an error, with tslab's status `abort`. */
 const ABORTING = `
 import time
 from ipykernel.kernelapp import IPKernelApp
@@ -27,7 +27,10 @@ class Aborting(Kernel):
 IPKernelApp.launch_instance(kernel_class=Aborting)
 `;
 
-/** Somebody takes one of its ports before it does, at as many of its starts as it is told; or it ends by itself. */
+/**
+ * A kernel that finds one of its ports taken at its first starts, as many as its last argument says, or ends at
+ * once.
+ */
 const ROBBED = `
 import json, runpy, socket, subprocess, sys
 file, name, thefts = sys.argv[1:]
@@ -43,7 +46,7 @@ sys.argv = ["ipykernel_launcher", "-f", file]
 runpy.run_module("ipykernel_launcher", run_name="__main__")
 `;
 
-/** Where set-up has put Calysto Scheme, a kernel of other people's. */
+/** Directory in which set-up has installed Calysto Scheme, a third-party kernel. */
 const SCHEME = process.env["COPPICE_SCHEME_KERNEL"];
 
 describe("kernels that are installed in the sandbox", { timeout: 240_000 }, () => {
@@ -66,7 +69,7 @@ describe("kernels that are installed in the sandbox", { timeout: 240_000 }, () =
     await install("by-message", { argv: LAUNCH, language: "spoken", interrupt_mode: "message" });
     await install("broken", { argv: ["/does/not/exist", "{connection_file}"], language: "broken" });
     await install("nonsense", { argv: [] });
-    // Ours stands for it.
+    // Our own kernel of that name takes precedence.
     await install("python3", { argv: ["false"], language: "python" });
     await install("bash", { argv: ["false"], language: "bash" });
   });
@@ -136,7 +139,7 @@ describe("kernels that are installed in the sandbox", { timeout: 240_000 }, () =
     const language = "foreign";
     const goingOn = [
       "import os, signal, subprocess, time",
-      // Stopped at once, it might not have said yet that code runs in it.
+      // Stopped at once, the kernel might not have reported yet that it is busy.
       "print(flush=True); time.sleep(0.5)",
       "subprocess.Popen(['sh', '-c', f'sleep 3; kill -CONT {os.getpid()}'])",
       "os.kill(os.getpid(), signal.SIGSTOP)",

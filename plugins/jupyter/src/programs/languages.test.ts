@@ -225,7 +225,7 @@ describe("JavaScript", () => {
     // The result has a toJSON: the JSON of the whole array would be 19 MB in each execution.
     const cell =
       "const big = new Array(1e6).fill(Math.random()); console.log(big.length); ({ big, toJSON: () => big.length })";
-    // Without a collection it would count the garbage as well, of which there is as much as V8 likes.
+    // Collects garbage first: V8 may leave any amount of it.
     const collected = `(() => {
       const v8 = require("node:v8");
       v8.setFlagsFromString("--expose-gc");

@@ -14,7 +14,7 @@ const never = new AbortController().signal;
 const none = { code: "resource_exhausted", message: /^no ports are free for another kernel/ };
 
 describe("the ports of installed kernels", { timeout: 60_000 }, () => {
-  // Away from those that real kernels have on this machine.
+  // A range that real kernels on this machine do not use.
   const firstPort = 11_000 + 20 * randomInt(400);
   const servers: Server[] = [];
   let own: CodeServer;
@@ -28,7 +28,7 @@ describe("the ports of installed kernels", { timeout: 60_000 }, () => {
   afterEach(async () => {
     for (const server of servers.splice(0)) {
       server.close();
-      // Not before what asked has hung up.
+      // Waits until the client has disconnected.
       await once(server, "close");
     }
   });
@@ -87,7 +87,7 @@ describe("the ports of installed kernels", { timeout: 60_000 }, () => {
     const leases = new PortLeases({ firstPort, maximum: 1 });
     const lost = new SandboxError("sandbox_ended", "the sandbox has ended");
     await assert.rejects(leases.take({ dial: () => Promise.reject(lost) }, never), lost);
-    // Looks like a refusal, and is none.
+    // A time-out, which is no refused connection.
     const late = new SandboxError("kernel_start_failed", "the kernel was not ready in time");
     const silent: Pick<Sandbox, "dial"> = {
       dial: async (_port, signal) => {

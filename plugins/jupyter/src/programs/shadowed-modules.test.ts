@@ -29,7 +29,7 @@ with open("project/socket/__init__.py", "w") as file:
     file.write("raise SystemExit('the user\\'s socket')\\n")
 `;
 
-// What Jupyter's own kernels see: the user's folder behind the standard library.
+// The search path of Jupyter's own kernels: the user's folder stands after the standard library.
 const LOOK = "import json, random, mine\n[json.dumps(1), random.random() < 1, mine.value]";
 
 async function newContext(sandbox: CodeSandbox, body: object): Promise<string> {

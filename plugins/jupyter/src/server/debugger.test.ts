@@ -11,7 +11,7 @@ interface Answer {
   readonly body: any;
 }
 
-/** What JupyterLab's debugger says to a kernel. */
+/** Sends the debugger's requests as JupyterLab does. */
 class Debugging {
   readonly socket: JupyterSocket;
   #seq = 0;

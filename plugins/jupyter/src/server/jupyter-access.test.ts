@@ -43,7 +43,7 @@ describe("access", () => {
       (await fetch(`${root()}/api/status`, { headers: { authorization: `Basic ${token}` } })).status,
       404,
     );
-    // A header that is wrong is not mended by a query that is right.
+    // A wrong token in the header is refused, even with the right one in the query.
     assert.equal(
       (await fetch(`${root()}/api/status?token=${token}`, { headers: { "x-access-token": "x" } })).status,
       404,

@@ -236,7 +236,7 @@ describe("slow clients", () => {
     const id = owner.execute(
       "import time\nprint('begun', flush=True)\ntime.sleep(0.2)\nprint('x' * 20_000_000)",
     );
-    // Not before: with nothing to read, one that is paused is soon taken for lost.
+    // Paused only now: the server soon closes a paused client that has nothing to read.
     await owner.find("its beginning", ({ content }) => content["text"] === "begun\n");
     looker.socket.pause();
     await owner.end(id);
@@ -273,7 +273,7 @@ describe("slow clients", () => {
     stuck.socket.pause();
     stuck.execute("print('x' * 60_000_000)");
     await delay(200);
-    // Whoever looks on meanwhile may be too slow for all that output as well, and then comes back.
+    // The other client may be too slow for that output as well, and then reconnects.
     for (let attempt = 1; ; attempt += 1) {
       using other = await connect(kernel.id);
       try {

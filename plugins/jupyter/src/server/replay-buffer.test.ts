@@ -17,7 +17,7 @@ it("output past the limit is left out with one note, answers are kept up to twic
     assert.equal(notices.length, 1);
     assert.equal(kept.at(-1)?.frame.type, "execute_reply");
   };
-  // The next absence has a limit and a notice of its own.
+  // The next absence has its own limit and its own notice.
   for (let times = 0; times < 2; times += 1) fill();
 
   let answers = 0;

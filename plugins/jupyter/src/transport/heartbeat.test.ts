@@ -7,10 +7,10 @@ import { Heartbeat } from "./heartbeat.js";
 import { zmtpCommand, zmtpGreeting, zmtpMessage, ZmtpReader } from "./zmtp.js";
 
 const INTERVAL_MS = 1000;
-/** More than it takes for a question and its answer, nothing of which waits for anything but its turn. */
+/** Longer than a heartbeat and its answer take inside this process. */
 const TURNS = 20;
 
-/** A heartbeat, and a kernel that answers when the test says so. */
+/** A heartbeat, and a kernel whose answers the test controls. */
 async function arrange({ answers = true, isSure = false } = {}) {
   const clock = fakeClock();
   const state = { asked: 0, answers, isDue: true, silences: 0 };
@@ -23,7 +23,7 @@ async function arrange({ answers = true, isSure = false } = {}) {
       for (const event of reader.read(chunk)) {
         if (event.kind === "greeting") stream.write(zmtpCommand("READY", Buffer.alloc(0)));
         if (event.kind !== "message") continue;
-        // What a REP socket needs to send it back.
+        // The empty frame that a REP socket needs for its reply.
         assert.equal(event.frames[0]?.length, 0);
         state.asked++;
         if (state.answers) for (const piece of zmtpMessage(event.frames)) stream.write(piece);
@@ -71,7 +71,7 @@ describe("a heartbeat", () => {
     await kernel.beats(10);
     assert.equal(state.asked, 11);
     state.answers = false;
-    // The first of them asks what is not answered any more.
+    // The first beat sends the request that stays without an answer.
     await kernel.beats(3);
     assert.equal(state.silences, 0);
     await kernel.beats(1);

@@ -6,7 +6,7 @@ import { startCodeServer, type CodeSandbox, type CodeServer } from "../testing/c
 
 const MESSAGES = 3000;
 const MESSAGE_BYTES = 30_000;
-/** Each message as it is, with its headers and its signature. */
+/** Size of all messages, with their headers and signatures. */
 const FLOOD_MIB = (MESSAGES * (MESSAGE_BYTES + 900)) / 2 ** 20;
 const FLOOD = [
   "from IPython.display import display",
@@ -19,13 +19,13 @@ interface Line {
   readonly text?: string;
 }
 
-/** How much it has run, in clock ticks. */
+/** Processor time of a process, in clock ticks. */
 async function ticksOf(pid: number): Promise<number> {
   const fields = (await readFile(`/proc/${pid}/stat`, "utf8")).split(") ")[1]?.split(" ") ?? [];
   return Number(fields[11]) + Number(fields[12]);
 }
 
-/** Waits until a process does nothing any more. */
+/** Waits until a process uses no processor time any more. */
 async function standsStill(pid: number): Promise<void> {
   for (let before = -1, now = await ticksOf(pid); now !== before; now = await ticksOf(pid)) {
     before = now;

@@ -6,7 +6,7 @@ import { openTransport } from "./transport.js";
 
 const SHELL = 1;
 
-/** Ports that were dialled for a message that was to be sent, and what was logged when the transport was opened. */
+/** Ports that were dialled for sent messages, and the lines that were logged at the start of the transport. */
 async function dialled(kind: "zeromq" | "zmtp", address: string | undefined) {
   const ports: number[] = [];
   const logged: string[] = [];
@@ -30,7 +30,7 @@ async function dialled(kind: "zeromq" | "zmtp", address: string | undefined) {
 }
 
 it("where the library does not run our own client serves all kernels, with a log line", async () => {
-  // The first of this file: what was loaded once is not loaded again.
+  // This test is the first of the file: a module is loaded only once.
   const hooks = registerHooks({
     resolve(specifier, context, resolve) {
       if (specifier.endsWith("zeromq-channels.js")) throw new Error("built for another system");

@@ -48,7 +48,7 @@ async function startPeer() {
   };
 }
 
-/** Everything that arrives, from now on. */
+/** Collects everything that arrives from now on. */
 function listen(socket: Socket): { readonly said: string[]; until(what: string): Promise<void> } {
   const reader = new ZmtpReader({ maxMessageBytes: 1_000_000 });
   const said: string[] = [];
@@ -95,7 +95,7 @@ describe("channels over ZMTP", () => {
     socket.write(zmtpGreeting());
     socket.write(READY);
     await Promise.all([sent, heard.until("waits")]);
-    // A heartbeat is answered with what it carries.
+    // The answer to a PING carries the context of the PING.
     socket.write(Buffer.from([4, 8, 4, ...Buffer.from("PING"), 0, 1, 7]));
     await heard.until("PONG");
     await peer.channels.close();

@@ -15,7 +15,7 @@ import { plugin as sandboxApi } from "../plugin.js";
 
 const HOUR_MS = 3_600_000;
 
-/** Who asks is whom a header names. */
+/** A header names the caller. */
 const tenants = definePlugin({
   name: "tenants",
   setup(plugin) {

@@ -65,7 +65,7 @@ describe("a list of sandboxes", () => {
         const { sandboxes, nextToken } = listSandboxes(all, parseListQuery(new URLSearchParams(query)));
         seen.push(...sandboxes.map(({ record }) => record.id));
         if (nextToken === undefined) break;
-        // The very entry that the cursor stands for ends.
+        // The sandbox that the cursor points at ends.
         all = all.filter(({ record }) => record.id !== seen.at(-1));
         query = `limit=2&order=${order}&nextToken=${nextToken}`;
       }

@@ -5,7 +5,7 @@ import { spawnToEnd } from "../kit/spawn-to-end.js";
 
 const ROUNDS = 5;
 
-/** Many sandboxes asked for at the same moment: how long each of those who ask waits. */
+/** Creation of many sandboxes at the same moment: time until each caller has its answer. */
 export const burst: Benchmark = async (server, { sandboxes: count }) => {
   const floor: number[] = [];
   const made: number[] = [];

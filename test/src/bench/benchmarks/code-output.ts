@@ -6,12 +6,14 @@ import { DrainingClient } from "../kit/draining-client.js";
 import { startProgramOnPort } from "../kit/program-on-port.js";
 import { WatchedProcess } from "../kit/watched-process.js";
 
-/** That much, or as much as the benchmark may carry at once. */
+/** Size of the output, unless the benchmark's limit is smaller. */
 const MOST_BYTES = 100_000_000;
 const CODE_PORT = 49999;
 const LAST_LINE = '{"type": "end_of_execution"}\n';
 
-/** A lot of output of one cell, from the request to the last line of its answer, and what it costs the server. */
+/**
+ * Large output of one cell: time from the request to the last line of the answer, and the server's processor time.
+ */
 export const codeOutput: Benchmark = async (server, { backend, largeBytes }) => {
   const payloadBytes = Math.min(MOST_BYTES, largeBytes);
   const withZmtp = await BenchedServer.start(backend, { settings: { jupyter: { transport: "zmtp" } } });
@@ -24,8 +26,8 @@ export const codeOutput: Benchmark = async (server, { backend, largeBytes }) => 
   };
   const run = await executor(server, clients.server);
   const runWithZmtp = await executor(withZmtp, clients.withZmtp);
-  // What a cell prints it has made, which is not for the server to hurry: here it was there before. On a virtual machine
-  // whose host takes free memory back, the pages of 100 MB alone take between 60 and 380 ms.
+  // The cell prints a string that exists already, so that its creation is not measured. On a virtual machine whose
+  // host takes free memory back, the pages of 100 MB alone take between 60 and 380 ms.
   const made = `text = "x" * ${payloadBytes}`;
   await kernel.ask(made);
   for (const start of [run, runWithZmtp]) await start(made, 0);
@@ -78,7 +80,7 @@ function portOf({ url }: BenchedServer): number {
   return Number(new URL(url).port);
 }
 
-/** Runs code in a sandbox of that server that has at least so many bytes of output. */
+/** Runs code with at least so many bytes of output in a sandbox of the server. */
 async function executor(
   server: BenchedServer,
   client: DrainingClient,

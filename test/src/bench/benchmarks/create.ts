@@ -7,7 +7,10 @@ import { spawnToEnd } from "../kit/spawn-to-end.js";
 
 const AT_ONCE = 8;
 
-/** From the request for a sandbox to its answer, and to the end of a first command in it; and back. */
+/**
+ * Time from the request for a sandbox to its answer, to the end of its first command, and to the end of its
+ * removal.
+ */
 export const create: Benchmark = async (server, options) => {
   const readings = await createSteps(options);
   const createOnce = async () => {

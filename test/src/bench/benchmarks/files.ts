@@ -10,7 +10,7 @@ import { loopbackCat } from "../kit/loopback-cat.js";
 const SMALL_BYTES = 1024;
 const BLOCK = randomBytes(2 ** 20);
 
-/** Files up and down, large and small, without ever having all of one in memory. */
+/** Uploads and downloads of large and small files, piece by piece. */
 export const files: Benchmark = async (server, { largeBytes }) => {
   const sandbox = await server.createSandbox();
   const headers = sandbox.headers(49983);
@@ -90,7 +90,10 @@ function* blocks(bytes: number): Generator<Buffer> {
   for (let left = bytes; left > 0; left -= BLOCK.length) yield BLOCK.subarray(0, left);
 }
 
-/** Reads to the end: how many bytes there were. */
+/**
+ * Reads a stream to its end.
+ * @returns its length in bytes
+ */
 async function drained(stream: AsyncIterable<Buffer>): Promise<number> {
   let bytes = 0;
   for await (const chunk of stream) bytes += chunk.length;

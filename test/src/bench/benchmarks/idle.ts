@@ -67,7 +67,7 @@ async function agentBytes(): Promise<number> {
   return bytes;
 }
 
-/** The number of KiB behind a name, in bytes. */
+/** Value of a field in KiB, converted to bytes. */
 function bytesOf(text: string, name: string): number {
   const [, kib = "0"] = new RegExp(`^${name}:\\s+(\\d+) kB`, "m").exec(text) ?? [];
   return Number(kib) * KIB;

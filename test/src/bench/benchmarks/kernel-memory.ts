@@ -46,7 +46,7 @@ async function shareOfEach(server: BenchedServer, template: string, kernels: num
   }
 }
 
-/** The first kernel of a sandbox is started, and brings the zygote; it is not among those that are measured. */
+/** The first kernel of a sandbox starts together with the zygote, and is not measured. */
 async function warmZygote(server: BenchedServer, sandbox: BenchedSandbox): Promise<void> {
   const { id } = JSON.parse(await server.askCode(sandbox, "/contexts", {})) as { readonly id: string };
   await server.untilThere("a zygote", "coppice_jupyter_zygotes");

@@ -26,7 +26,7 @@ export const manyKernels: Benchmark = async (server, { seconds }) => {
       const sandbox = await server.createSandbox("zygote");
       sandboxes.push(sandbox);
       const count = Math.min(KERNELS_OF_SANDBOX, wanted - kernels.length);
-      // The first is started, and brings what the others are forked from.
+      // The first kernel starts together with the zygote, from which the others are forked.
       kernels.push(await startKernel(server, sandbox));
       await server.untilThere("the zygote of a sandbox", "coppice_jupyter_zygotes", sandboxes.length);
       await inTurns(Array.from({ length: count - 1 }), async () => {

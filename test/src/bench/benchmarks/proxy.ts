@@ -7,7 +7,10 @@ import { startProgramOnPort } from "../kit/program-on-port.js";
 const LARGE_BYTES = 16 * 2 ** 20;
 const AT_ONCE = 8;
 
-/** A port inside a sandbox, through the server and straight. Where nothing is isolated both lead to the same program. */
+/**
+ * Requests to a port inside a sandbox, through the server and directly. Without isolation both reach the same
+ * program.
+ */
 export const proxy: Benchmark = async (server) => {
   const sandbox = await server.createSandbox();
   const program = await startProgramOnPort(new URL("../kit/echo-server.js", import.meta.url));

@@ -7,8 +7,8 @@ import type { Benchmark, Run } from "../kit/benchmark.js";
 const CODE_PORT = 49999;
 
 /**
- * One cell, from the request to the last line of its answer: in a kernel that runs, and as the first one, with all
- * that can be done to have its kernel sooner.
+ * Time from the request to the last line of the answer, for one cell: in a running kernel, and as the first cell of
+ * a sandbox, with each way to start kernels sooner.
  */
 export const runCode: Benchmark = async (server) => {
   const post = async (sandbox: BenchedSandbox, path: string, body: object): Promise<string> => {
@@ -62,7 +62,7 @@ export const runCode: Benchmark = async (server) => {
     const tookMs = isCreationTimed ? createMs + cellMs : cellMs;
     return { tookMs, undo: () => server.killSandbox(taken) };
   };
-  // The pool begins with the first who finds it empty.
+  // The first miss fills the pool.
   await server.killSandbox(await server.createSandbox("warm"));
 
   return {

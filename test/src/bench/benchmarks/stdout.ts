@@ -4,7 +4,7 @@ import { BenchedServer } from "../kit/benched-server.js";
 import type { Benchmark, Contender } from "../kit/benchmark.js";
 import { spawnToEnd } from "../kit/spawn-to-end.js";
 
-/** That much, or as much as the benchmark may carry at once. */
+/** Size of the output, unless the benchmark's limit is smaller. */
 const MOST_BYTES = 32 * 2 ** 20;
 const PROGRAM = "head";
 const CODECS = ["json", "proto"] as const;
@@ -59,7 +59,7 @@ export const stdout: Benchmark = async (server, { backend, largeBytes }) => {
   };
 };
 
-/** Runs a command that writes so much in a sandbox of that server. */
+/** Runs a command that writes so many bytes in a sandbox of the server. */
 async function starter(
   server: BenchedServer,
   payloadBytes: number,

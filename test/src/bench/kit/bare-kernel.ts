@@ -9,12 +9,12 @@ import type { Run } from "./benchmark.js";
 const FLOOR = fileURLToPath(new URL("../../../src/bench/kit/kernel-floor.py", import.meta.url));
 
 export interface BareKernel {
-  /** Runs a cell; the client beside the kernel holds the clock. */
+  /** Runs a cell. The client beside the kernel measures the time. */
   ask(code: string): Promise<Run>;
   end(): Promise<void>;
 }
 
-/** A plain ipykernel with the plainest client there is: one process of Python that reads cells and prints milliseconds. */
+/** A plain ipykernel with a minimal client: one Python process that reads cells and prints milliseconds. */
 export async function startBareKernel(home: string): Promise<BareKernel> {
   await mkdir(home, { recursive: true });
   const child = spawn(PYTHON, [FLOOR], {

@@ -23,17 +23,17 @@ export interface BenchedSandbox {
 const ENVD_PORT = 49983;
 const CODE_PORT = 49999;
 const READY_MS = 60_000;
-/** Of the template `warm`, one waits in its pool. */
+/** Metric: number of sandboxes in the pool of the template `warm`. */
 export const WARM = 'coppice_sandboxes_warm{template="warm"}';
 
 export interface BenchedServerOptions {
-  /** Of plugins, in place of the usual ones; those of `jupyter` are laid over them. */
+  /** Settings of plugins in place of the usual ones; those of `jupyter` are merged with them. */
   readonly settings?: Readonly<Record<string, unknown>>;
   /** `warn` when absent. */
   readonly logLevel?: "warn" | "debug";
 }
 
-/** `coppice start` as a process of its own, and a client that keeps its connections. */
+/** `coppice start` in a separate process, and a client that keeps its connections. */
 export class BenchedServer implements AsyncDisposable {
   readonly url: string;
   readonly process: WatchedProcess;
@@ -58,7 +58,7 @@ export class BenchedServer implements AsyncDisposable {
     const installation = await makeInstallation({
       config: {
         log: { level: logLevel },
-        // Nobody who asks for none of these pays for them: a pool without a `min` starts with its first miss.
+        // A pool without `min` starts with its first miss: benchmarks that do not use it do not pay for it.
         sandboxes: {
           maximum: 1000,
           defaultBackend: backend,
@@ -74,7 +74,8 @@ export class BenchedServer implements AsyncDisposable {
           templates,
           ...settingsIn(settings, "jupyter"),
         };
-        // Hundreds of sandboxes that one key asks for and removes in a second are over the usual rate.
+        // A benchmark creates and removes hundreds of sandboxes per second with one key, more than the usual rate
+        // limit allows.
         const rate = { requests: 1_000_000, per: "1s" };
         const access = { apiKeys: [API_KEY], rateLimits: { perAddress: rate, perKey: rate } };
         return { access, ...own, ...settings, jupyter };
@@ -92,12 +93,12 @@ export class BenchedServer implements AsyncDisposable {
     }
   }
 
-  /** Lines of its log, more of them as they come. */
+  /** Lines of its log. The array grows. */
   get printed(): readonly string[] {
     return this.#server.printed;
   }
 
-  /** A folder for whatever a benchmark needs, gone with the server. */
+  /** A folder for files of a benchmark, removed with the server. */
   get scratch(): string {
     return this.#installation.directory;
   }

@@ -4,13 +4,13 @@ import type { WatchedProcess } from "./watched-process.js";
 
 /** Optional measurements of one run. */
 export interface Run {
-  /** Where somebody nearer held the clock: milliseconds. */
+  /** Duration in milliseconds, where a client closer to the work measured it. */
   readonly tookMs?: number;
   /** Clean-up that is not part of what is measured. */
   readonly undo?: () => Promise<void>;
 }
 
-/** One thing that is done again and again. */
+/** An operation that is measured again and again. */
 export interface Contender {
   readonly label: string;
   /** How many runs go on at the same time; 1 when absent. */
@@ -22,7 +22,7 @@ export interface Contender {
   readonly once: () => Promise<Run | void>;
 }
 
-/** Contenders, and the least that any of them could possibly take, measured in turns with them. */
+/** Contenders, and a floor: the least time that any of them could take, measured in turns with them. */
 export interface Comparison {
   readonly title: string;
   readonly floor: Contender;
@@ -51,9 +51,9 @@ export interface BenchmarkOptions {
   readonly backend: BackendName;
   /** Time limit of a report line, for its preparation. */
   readonly seconds: number;
-  /** How many there are of those that do nothing, or are asked for at once. */
+  /** Number of idle sandboxes, or of creations at the same moment. */
   readonly sandboxes: number;
-  /** The size of a large file, and the most that anything else carries at once. */
+  /** Size of a large file, and limit of every other payload. */
   readonly largeBytes: number;
 }
 

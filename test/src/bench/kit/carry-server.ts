@@ -4,8 +4,8 @@ import { createServer as createHttpServer } from "node:http";
 import { type AddressInfo, createServer, type Socket } from "node:net";
 import { pipeline } from "node:stream/promises";
 
-// A program of its own: it answers with so many bytes that it reads from a loopback socket, and nothing else is done
-// to them. The path is how many.
+// A separate program that answers with the bytes that it reads from a loopback socket, unchanged. The path is their
+// number.
 
 const BLOCK_BYTES = 500_000;
 const SCRIPT =

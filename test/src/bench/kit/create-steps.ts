@@ -2,7 +2,7 @@ import { eventually } from "../../harness/host/eventually.js";
 import { BenchedServer, WARM } from "./benched-server.js";
 import type { BenchmarkOptions, Reading } from "./benchmark.js";
 
-/** Milliseconds by what took them, in the order in which that began. */
+/** Duration of each step in milliseconds, in the order of their starts. */
 type Steps = ReadonlyMap<string, number>;
 
 /** Fields of a log line that report a duration. */
@@ -24,8 +24,8 @@ const LEDGER = "writing the ledger";
 const REQUEST = "HTTP, checks, the answer";
 
 /**
- * Steps between the request for a sandbox and the end of its first command, as the log of a
- * server of its own has it: out of nothing, and out of a pool. Each row has its share of the whole.
+ * Steps from the request for a sandbox to the end of its first command, from the log of a separate server: without
+ * a pool, and with one. Each row has its share of the whole.
  */
 export async function createSteps({ backend, seconds }: BenchmarkOptions): Promise<readonly Reading[]> {
   await using server = await BenchedServer.start(backend, { logLevel: "debug" });

@@ -4,7 +4,7 @@ import { connect, type Socket } from "node:net";
 export interface DrainedAnswer {
   /** Length of the body; includes the chunk framing of a chunked body. */
   readonly bytes: number;
-  /** The last of them, ASCII. */
+  /** The last bytes of the body, as ASCII. */
   readonly end: string;
 }
 
@@ -14,8 +14,8 @@ const HEAD_END = "\r\n\r\n";
 const LAST_CHUNK = "0\r\n\r\n";
 
 /**
- * An HTTP client that reads answers over and over into one buffer, one after the other, on a connection that it keeps:
- * what a benchmark measures shares the machine with it.
+ * An HTTP client that reads answers into one buffer, one after the other, on one kept connection. It is small
+ * because it shares the machine with the measured server.
  */
 export class DrainingClient {
   readonly #port: number;

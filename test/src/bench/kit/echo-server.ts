@@ -1,8 +1,8 @@
 import { createServer } from "node:http";
 import type { AddressInfo } from "node:net";
 
-// A program of its own: what listens on the port that is measured directly and through the server.
-// `/` answers a word, `/echo` what it is sent.
+// A separate program on the port that is measured directly and through the server. `/` answers with a word, `/echo`
+// with the request's body.
 
 const server = createServer((request, response) => {
   if (request.url === "/echo") request.pipe(response);

@@ -6,8 +6,10 @@ import { type AddressInfo, createServer, type Socket } from "node:net";
 export type Direction = "from the file" | "into the file";
 
 /**
- * Lets `cat` move a file through a loopback socket: as little as that can take. Resolves when `cat` has ended.
- * @param exchange what this side of the socket does. @throws Error unless `cat` ends with 0.
+ * Lets `cat` move a file through a loopback socket: the least work that a transfer takes. Resolves when `cat` has
+ * ended.
+ * @param exchange drives this side of the socket.
+ * @throws Error unless `cat` ends with 0.
  */
 export async function loopbackCat(
   path: string,

@@ -1,15 +1,15 @@
 /** Message that asks for the longest stall since the last one; the answer is in milliseconds. */
 export const LONGEST_STALL = "longest stall";
 
-/** How often the event loop is looked at. */
+/** Time between two checks of the event loop, in milliseconds. */
 const INTERVAL_MS = 2;
 const US_PER_MS = 1000;
 
-// Loaded into a server before anything else. What that starts may inherit the option, and has no channel.
+// Preloaded into a server. Its child processes may inherit the option, but have no channel.
 if (process.channel !== undefined) {
-  // By the processor time of this thread: the clock would also tell of the others that share the machine.
+  // Uses the processor time of this thread: wall time includes other processes of the machine.
   const ranMs = (): number => {
-    // Node 22 does not tell.
+    // Node 22 does not have it.
     if (!("threadCpuUsage" in process)) return Number.NaN;
     const { user, system } = process.threadCpuUsage();
     return (user + system) / US_PER_MS;
@@ -28,6 +28,6 @@ if (process.channel !== undefined) {
     process.send?.(String(longestMs));
     longestMs = 0;
   });
-  // To be asked is no reason to live.
+  // The channel alone must not keep the process alive.
   process.channel.unref();
 }

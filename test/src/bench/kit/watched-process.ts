@@ -4,11 +4,11 @@ const MIB = 2 ** 20;
 const RESET_PEAK = "5";
 const NS_PER_MS = 1e6;
 
-/** Time on processors, in the kernel and out of it. */
+/** Processor time, in user and kernel mode. */
 export interface ProcessorTime {
   /** Of all threads. */
   readonly allMs: number;
-  /** Of the one that runs JavaScript: what it takes, the next request waits for. */
+  /** Of the thread that runs JavaScript, for which the next request waits. */
   readonly mainMs: number;
 }
 
@@ -18,14 +18,14 @@ export class WatchedProcess {
   readonly #folder: string;
   readonly #askStallMs: (() => Promise<number>) | undefined;
 
-  /** @param askStallMs for the longest time on a processor that one turn of its event loop took since it was asked last. */
+  /** @param askStallMs returns the longest turn of the event loop since the last call, in processor time. */
   constructor(pid: number, askStallMs?: () => Promise<number>) {
     this.#pid = pid;
     this.#askStallMs = askStallMs;
     this.#folder = `/proc/${pid}`;
   }
 
-  /** So far, of the threads that it has; Node ends none of its own. */
+  /** Processor time so far, of the threads that exist; Node ends none of its own. */
   processorTime(): ProcessorTime {
     if (process.platform !== "linux") return { allMs: Number.NaN, mainMs: Number.NaN };
     const times = readdirSync(`${this.#folder}/task`).map((thread) => {
@@ -43,24 +43,24 @@ export class WatchedProcess {
     return this.#askStallMs === undefined ? Number.NaN : this.#askStallMs();
   }
 
-  /** The memory that it has now. */
+  /** Resident memory, in bytes. */
   residentBytes(): number {
     if (process.platform !== "linux") return Number.NaN;
     const [, kib] = /VmRSS:\s+(\d+)/.exec(readFileSync(`${this.#folder}/status`, "latin1")) ?? [];
     return Number(kib) * 1024;
   }
 
-  /** Files, sockets and the like that it has open now. */
+  /** Number of open descriptors. */
   descriptors(): number {
     return process.platform === "linux" ? readdirSync(`${this.#folder}/fd`).length : Number.NaN;
   }
 
-  /** From now on `peakMiB` is of what comes. */
+  /** Resets the peak that `peakMiB` reports. */
   forgetPeak(): void {
     if (process.platform === "linux") writeFileSync(`${this.#folder}/clear_refs`, RESET_PEAK);
   }
 
-  /** The most memory that it had at a time. */
+  /** Peak of the resident memory since the last reset. */
   peakMiB(): number {
     if (process.platform !== "linux") return Number.NaN;
     const [, kib] = /VmHWM:\s+(\d+)/.exec(readFileSync(`${this.#folder}/status`, "latin1")) ?? [];

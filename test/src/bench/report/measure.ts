@@ -17,7 +17,7 @@ export interface Measurement {
   readonly samples: readonly Sample[];
 }
 
-/** Turns are this short, so that what else this machine does meets all alike. */
+/** Turns are short, so that other load of the machine affects all contenders alike. */
 const TURN_MS = 250;
 
 /** Measures the floor and the contenders in turns until each had its time. The floor comes first. */
@@ -31,7 +31,7 @@ export async function measure(comparison: Comparison, secondsEach: number): Prom
   const turns = Math.round((secondsEach * 1000) / turnMs);
   for (let turn = 0; turn < turns; turn += 1) {
     for (const [index, contender] of all.entries()) {
-      // A run that is longer than a turn has had its next turns, too.
+      // A run that is longer than a turn counts for its next turns, too.
       if (turn > 0 && (tookMs[index] ?? 0) >= secondsEach * 1000) continue;
       const startMs = performance.now();
       samples[index]?.push(...(await takeTurn(contender, turnMs)));

@@ -42,7 +42,7 @@ export function report(title: string, measurements: readonly Measurement[]): str
   return layOut(title, [HEADINGS, ...rows]);
 }
 
-/** The same for what was measured before: the first row is what the others are compared with. */
+/** As `report`, for finished measurements: the first row is the baseline of the others. */
 export function reportReading({ title, unit, rows, first = "floor" }: Reading): string {
   const firstP50 = rows[0] && summarize(rows[0].samples).p50;
   const table = rows.map(({ label, samples }, index) => {
@@ -72,7 +72,7 @@ function layOut(title: string, table: readonly (readonly string[])[]): string {
   return [title, ...lines].join("\n");
 }
 
-/** Nothing for what was not measured. */
+/** Empty for a value that was not measured. */
 function whole(value: number): string {
   return Number.isNaN(value) ? "" : value.toFixed(0);
 }

@@ -136,7 +136,7 @@ describe("bad input", { timeout: 240_000 }, () => {
       }
       for (const query of ["start=x", "end=-"])
         assertRefusal(await api("GET", `/sandboxes/ID/metrics?${query}`), 400, query);
-      // A filter that nothing matches is none of these.
+      // A filter without a match is no bad input.
       assert.deepEqual((await api("GET", "/v2/sandboxes?metadata=a%3Db")).json(), []);
     });
 
@@ -173,7 +173,7 @@ describe("bad input", { timeout: 240_000 }, () => {
     it("is refused at paths and methods that are not served", async () => {
       assertRefusal(await api("GET", "/no/such/route"), 404, "path");
       assertRefusal(await api("PATCH", "/sandboxes/ID"), 405, "method");
-      // A verb that HTTP does not know never gets past the parser, which has no JSON.
+      // Node's parser refuses an unknown verb, without a JSON body.
       assert.match(
         await rawExchange(server.url, "BREW /sandboxes HTTP/1.1\r\nhost: localhost\r\n\r\n"),
         /^HTTP\/1\.1 400 /,
@@ -538,7 +538,7 @@ describe("bad input", { timeout: 240_000 }, () => {
   });
 });
 
-/** The JSON body of a refusal says its own status and why. */
+/** Asserts that the JSON body of a refusal has its status and a message. */
 function assertRefusal(
   answer: Pick<Answer, "status" | "text">,
   status: number | readonly number[],
@@ -558,13 +558,13 @@ function message(answer: Answer): string {
   return String((answer.json() as { readonly message?: unknown }).message);
 }
 
-/** A unary RPC fails with a status and a code by name. */
+/** Asserts that a unary RPC failed with a status and a Connect code. */
 function assertConnectError(answer: Answer, what: string): void {
   assert.ok(answer.status >= 400 && answer.status < 600, `${what}: answered ${answer.status} ${answer.text}`);
   assertClientsFault(answer.json(), `${what}: ${answer.status} ${answer.text}`);
 }
 
-/** A stream fails inside: HTTP 200, and an EndStream message that says why. */
+/** Asserts that a stream failed: HTTP 200, and an EndStream message with an error. */
 function assertStreamError(answer: Answer, what: string): void {
   assert.equal(answer.status, 200, `${what}: answered ${answer.status} ${answer.text}`);
   const last = unpackFrames(answer.body).at(-1);

@@ -23,7 +23,7 @@ const PIECE_BYTES = 256 * 1024;
 const SLOW_BYTES_PER_SECOND = 1_000_000;
 const SLOW_SECONDS = 4;
 const GROWTH_LIMIT_BYTES = 30_000_000;
-/** What lies in sockets and buffers on the way to a program that does not read. */
+/** Bytes that sockets and buffers hold on the way to a program that does not read. */
 const ON_THE_WAY_BYTES = 16_000_000;
 
 const random = randomFillSync(Buffer.allocUnsafe(BYTES));
@@ -72,7 +72,7 @@ function binaryScenarios(backend: BackendName): void {
     await installation?.remove();
   });
 
-  /** Feeds a program all the bytes and hashes what it says on one stream, both at the same time. */
+  /** Feeds a program all the bytes while it hashes the output of one stream. */
   async function echo(
     program: StartedProgram,
     {
@@ -141,7 +141,7 @@ function binaryScenarios(backend: BackendName): void {
   });
 
   it("wait for who reads 1 MB/s, and for a program that does not read: in the pipe and not in the server's memory", async () => {
-    // What went before has warmed the server up: from here on it has what it needs.
+    // The cases before have warmed the server up: its memory has its working size.
     const before = await residentBytes(server.pid);
     const leave = new AbortController();
     const flood = async (codec: Codec): Promise<void> => {

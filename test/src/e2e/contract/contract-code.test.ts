@@ -17,14 +17,14 @@ interface Line {
   readonly [field: string]: unknown;
 }
 
-// The names are the rows of the interface of E2B's code interpreter: its endpoints (E.3), the lines of its stream
-// (E.4), what an execution does (E.5), and the defects that this server does not have (E.6). Bare requests are for what
-// the SDK does not show.
+// Titles are the rows of the interface of E2B's code interpreter: endpoints (E.3), lines of the stream (E.4),
+// behaviour of an execution (E.5), and defects that this server does not have (E.6). Raw requests are for what the
+// SDK does not show.
 onEachBackend(
   "the contract of the code interpreter",
   ({ server }) => {
     let sandbox: Sandbox;
-    /** One beside the default one, for whatever does not matter to the next row. */
+    /** A context beside the default one, for cells that must not affect the next row. */
     let context: Context;
 
     before(async () => {
@@ -173,7 +173,7 @@ onEachBackend(
       await assert.rejects(sandbox.restartCodeContext(id), NotFoundError);
     });
 
-    // Its 500 cannot be had: a kernel that cannot be asked is killed.
+    // The contract's 500 does not occur here: a kernel that does not answer is killed.
     it("E.3 DELETE /contexts/{id}: 200 null, 404", async () => {
       const { id } = await sandbox.createCodeContext({ language: "bash" });
       const remove = (): Promise<[number, string]> => answerTo(`/contexts/${id}`, { method: "DELETE" });

@@ -38,10 +38,10 @@ interface CodeRow {
   readonly row: string;
   readonly code: ErrorCode;
   readonly status: number;
-  /** What the JS SDK raises for a unary RPC, and for the first event of a stream. */
+  /** Error that the JS SDK raises for a unary RPC, and for the first event of a stream. */
   readonly js: readonly [unary: ErrorClass, stream: ErrorClass];
   readonly python: string;
-  /** A number that Connect has for it, where the JS SDK shows no better name. */
+  /** Number of the Connect code, where the JS SDK shows no name. */
   readonly number?: number;
 }
 
@@ -169,7 +169,7 @@ const CODES: readonly CodeRow[] = [
   },
 ];
 
-/** Tables A.2 and D.1 of E2B's interface: what a failure is on the wire, and what the SDKs raise. */
+/** Tables A.2 and D.1 of E2B's interface: failures on the wire, and the errors of the SDKs. */
 describe("errors by their contract", { timeout: 240_000 }, () => {
   let server: TestServer;
   let sandbox: Sandbox;
@@ -197,7 +197,7 @@ describe("errors by their contract", { timeout: 240_000 }, () => {
       const { runtime } = server.sandboxes.get(sandbox.sandboxId);
       const { spawn } = Object.getPrototypeOf(runtime) as { spawn: (command: Command) => unknown };
       const { stat } = Object.getPrototypeOf(runtime.files) as { stat: (path: string) => unknown };
-      // The backend fails as its client asks it to.
+      // The backend fails with the error that the request names.
       Object.assign(runtime.files, {
         stat: async (path: string) => {
           fail(path);
@@ -265,7 +265,7 @@ describe("errors by their contract", { timeout: 240_000 }, () => {
     });
   });
 
-  /** What the newest Python SDK raised, by what it did. */
+  /** Errors that the newest Python SDK raised, by operation. */
   async function pythonRaises(...words: readonly string[]): Promise<unknown> {
     const address = { E2B_API_URL: server.url, E2B_SANDBOX_URL: server.url, E2B_API_KEY: API_KEY };
     const { stdout } = await promisify(execFile)(PYTHON_SDK ?? "", [PYTHON_CLIENT, ...words], {
@@ -420,13 +420,13 @@ describe("errors by their contract", { timeout: 240_000 }, () => {
 
   describe("A.2, a sandbox that is paused", () => {
     let paused: Sandbox;
-    /** Called when a change has begun: what it waits for. */
+    /** Called when a change has begun; the change waits for its promise. */
     let hold: (() => Promise<void>) | undefined;
     before(async () => {
       paused = await Sandbox.create();
       const { runtime } = server.sandboxes.get(paused.sandboxId);
       const wait = async () => hold?.();
-      // This backend cannot; what is said about it is not the backend's affair.
+      // Added to a backend without pausing: these errors come from the server, not from the backend.
       Object.assign(runtime, {
         pausing: { pause: wait, resume: async () => undefined },
         snapshots: { take: wait },

@@ -50,7 +50,10 @@ onEachBackend("files by their contract", ({ backend, server, sandbox }) => {
     const answer = await post(query({ path }), body, { ...OCTETS, ...headers });
     assert.equal(answer.status, 200, answer.text);
   };
-  /** Runs a script in the user's home, and gives back what it said. */
+  /**
+   * Runs a script in the user's home.
+   * @returns its output
+   */
   const sh = async (script: string, headers = {}) => {
     const process = await openProcess(envd, shellRequest(script), { headers });
     const { stdout, stderr, end } = await process.rest();
@@ -384,11 +387,11 @@ onEachBackend("files by their contract", ({ backend, server, sandbox }) => {
   it("C.5 POST /files, no inodes left is 507", { skip: withoutMounts }, async () => {
     const path = "/home/user/few";
     await using _ = await mountInside(server(), sandbox(), { type: "tmpfs", path, options: "nr_inodes=4" });
-    // The root of it is one, too.
+    // The fourth inode is the root's.
     for (const name of ["1", "2", "3"]) await put(`${path}/${name}`, "x");
     const message = "not enough inodes available";
     const bodies = ["", "x", "x".repeat(1_000_000)];
-    // What is large would come to local-process by way of another file system, and its sandboxes have but one.
+    // local-process stages large files on another file system, which its sandboxes do not have.
     for (const body of backend === "local-process" ? bodies.slice(0, 2) : bodies) {
       for (const name of ["file", "made/on/the/way"]) {
         assertRefused(await post(query({ path: `${path}/${name}` }), body), 507, message);

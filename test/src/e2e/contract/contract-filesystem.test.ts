@@ -32,7 +32,10 @@ onEachBackend("filesystem.Filesystem by its contract", ({ backend, server, sandb
     const answer = await post(query({ path }), body, { ...OCTETS, ...headers });
     assert.equal(answer.status, 200, answer.text);
   };
-  /** Runs a script in the user's home, and gives back what it said. */
+  /**
+   * Runs a script in the user's home.
+   * @returns its output
+   */
   const sh = async (script: string, headers = {}) => {
     const process = await openProcess(envd, shellRequest(script), { headers });
     const { stdout, stderr, end } = await process.rest();

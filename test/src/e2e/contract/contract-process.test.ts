@@ -165,7 +165,7 @@ onEachBackend(
           .split("\n")
           .map((line) => line.split(/=(.*)/s, 2) as [string, string]),
       );
-      // How local-process finds its processes again.
+      // Labels by which local-process finds its processes again.
       for (const name of variables.keys()) if (name.startsWith("COPPICE_")) variables.delete(name);
       assert.match(variables.get("PATH") ?? "", /\/usr\/bin/);
       assert.match(variables.get("HOME") ?? "", /\/home\/user$/);

@@ -70,7 +70,7 @@ onEachBackend(
         const id = await watch(directory, { recursive });
         for (let round = 0; round < 10; round += 1) {
           const name = `file-${round}.txt`;
-          // By turns as every client has it: raw, and as a form by the SDK.
+          // Alternates between a raw body, which every client can send, and the form of the SDK.
           if (round % 2 === 0) await put(`${directory}/${name}`, "content");
           else await sandbox().files.write(`${directory}/${name}`, "content");
           // A late event of an earlier round would fail this assertion.
@@ -91,7 +91,7 @@ onEachBackend(
       await call("MakeDir", { path: "verbs/made/deep" });
       assert.deepEqual((await take(id)).map(told), ["CREATE made", "CREATE made/deep", "CHMOD made"]);
       await call("Move", { source: "verbs/made", destination: "verbs/moved" });
-      // Late news of the directory would show here.
+      // A late event of the directory would show here.
       assert.deepEqual((await take(id)).map(told), ["RENAME made", "CREATE moved"]);
       await call("Remove", { path: "verbs/moved" });
       const removed: string[] = [];
@@ -114,7 +114,7 @@ onEachBackend(
         for (const [name, content, expected] of [
           ["empty", "", ["CREATE empty", "CHMOD empty"]],
           ["large", large, whole],
-          // Another file is put in the place of the old one.
+          // The new file replaces the old one.
           ["large", large, whole],
           ["n/m/f", "in new directories", ["CREATE n", ...below, "CHMOD n"]],
           ["l/f", large, ["CREATE l", ...largeBelow, "CHMOD l"]],
@@ -164,17 +164,17 @@ onEachBackend(
         ["mkdir moves/d", ["CREATE d"]],
         ["mv moves/d moves/e", ["RENAME d", "CREATE e"]],
         ["printf 1 >moves/new", ["CREATE new", "WRITE new"]],
-        // As editors and tools save a file: whole, in the place of the old one.
+        // Editors and tools save files so: a complete new file replaces the old one.
         ["mv moves/new moves/to", ["RENAME new", "CREATE to"]],
         ["rm moves/to", ["REMOVE to"]],
-        // Its inode may be the one that has just been given back.
+        // The new file may get the inode that was just released.
         ["printf 2 >moves/again", ["CREATE again", "WRITE again"]],
         ["mv aside/in moves/in", ["CREATE in"]],
         ["mv moves/in aside/out", ["RENAME in"]],
         ["mv aside/out moves/again", ["CREATE again"]],
         ["mv moves/e aside/e", ["RENAME e"]],
         ["mv aside/e moves/f", ["CREATE f"]],
-        // Too quick for anybody to see that they were there.
+        // The files are gone before a watcher can see them.
         ["printf 3 >moves/s && mv moves/s moves/again", ["CREATE s", "WRITE s", "RENAME s", "CREATE again"]],
         ["printf 4 >moves/brief && rm moves/brief", ["CREATE brief", "WRITE brief", "REMOVE brief"]],
         ["rm moves/again && printf 5 >moves/again", ["REMOVE again", "CREATE again", "WRITE again"]],
@@ -287,7 +287,7 @@ onEachBackend(
         await assert.rejects(sandbox().files.watchDir(path, ignored), { name: "InvalidArgumentError" });
         const handle = await sandbox().files.watchDir(path, ignored, { allowNetworkMounts: true });
         await handle.stop();
-        // What is asked for counts, and not what is below: as with E2B that is watched along.
+        // Only the file system of the requested path counts. As with E2B, mounts below it are watched, too.
         const id = await watch("net", { recursive: true });
         await put("net/below/file", "x");
         assert.deepEqual((await take(id)).map(told), [
@@ -355,7 +355,7 @@ onEachBackend(
         const { status, body } = await call("GetWatcherEvents", { watcherId: id });
         if (status !== 200) return { status, body };
         seen += body.events?.length ?? 0;
-        // Only what overflows between two looks is lost: look once, when it is all there.
+        // Events are lost only when more of them arrive between two calls: write all of them before the next call.
         await sh(`for i in $(seq ${MAX_EVENTS}); do printf y >>flood/$i; done`);
         return undefined;
       });

@@ -42,7 +42,7 @@ function textOf({ messages }: Ran): unknown {
   return (result as KernelMessage.IExecuteResultMsg | undefined)?.content.data["text/plain"];
 }
 
-/** The status that a kernel takes on next. */
+/** Resolves when the kernel changes to that status. */
 function statusComes(kernel: Kernel.IKernelConnection, wanted: Kernel.Status): Promise<void> {
   return new Promise((resolve) => {
     const look = (_sender: unknown, status: Kernel.Status): void => {

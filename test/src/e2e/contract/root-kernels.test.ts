@@ -27,7 +27,7 @@ describe(
         "import os\nopen('/etc/made-by-a-cell', 'w').close()\nprint(os.getuid(), os.getcwd())\n!touch /root/x && id -u",
       );
       assert.equal(ran.error, undefined, ran.error?.traceback);
-      // What `!` runs has a terminal.
+      // Commands behind `!` run in a terminal.
       assert.equal(ran.logs.stdout.join(""), "0 /home/user\n0\r\n");
       const context = await sandbox.createCodeContext({ cwd: "/root", language: "python" });
       assert.equal(context.cwd, "/root");
@@ -35,7 +35,7 @@ describe(
       assert.equal(listed.text, "1");
       const bash = await sandbox.runCode("id -un; cd /root && pwd", { language: "bash" });
       assert.equal(bash.logs.stdout.join(""), "root\n/root\n");
-      // Commands stay the sandbox's user's.
+      // Commands still run as the sandbox's user.
       assert.equal((await sandbox.commands.run("id -un")).stdout, "user\n");
     });
   },

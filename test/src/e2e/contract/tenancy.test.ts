@@ -15,28 +15,28 @@ import { startFullServer } from "../../harness/server/start-full-server.js";
 
 const run = promisify(execFile);
 
-/** As long as a real one, so that lengths tell nothing either. */
+/** As long as a real id, so that answers have equal lengths. */
 const MADE_UP = "imadeup00000000000000";
 
-/** Somebody with a key, and with a sandbox. */
+/** A client with a key and a sandbox. */
 interface Client {
   readonly key: string;
   ask(method: string, path: string, body?: string): Promise<Answer>;
   createSandbox(fields?: object): Promise<{
     readonly id: string;
     readonly token: string;
-    /** Of one that keeps public traffic out. */
+    /** Traffic token of a sandbox without public traffic. */
     readonly trafficToken: string | undefined;
   }>;
 }
 
-/** What stands for a parameter of a path: something of the owner's, and something of that form that never was. */
+/** Two values for a parameter of a path: one of the owner's, and one of the same form that never existed. */
 type Names = Readonly<Record<string, readonly [theirs: string, madeUp: string]>>;
 
 interface Sample {
   /**
-   * Makes what the route is about, in the owner's name; undefined where this host's backend has none of it.
-   * Absent: the route names nothing of anybody's.
+   * Creates the resource of the route for the owner; undefined where this host's backend does not have it. Absent:
+   * the route names no resource.
    */
   readonly names?: (owner: Client) => Promise<Names | undefined>;
   /** A body that the route would take, with parameters as in the path. */
@@ -92,7 +92,7 @@ const webhook = async (owner: Client): Promise<Names> => {
   return { id: [id, id.replace(/^.{8}/, "00000000")] };
 };
 
-/** A webhook, and a delivery to it: waiting, so that it cannot be made again. */
+/** A webhook and a waiting delivery, which cannot be repeated. */
 const delivery = async (owner: Client): Promise<Names> => {
   const { id } = await webhook(owner);
   await owner.createSandbox();
@@ -165,7 +165,7 @@ const SAMPLES: Readonly<Record<string, Sample>> = {
   "UPGRADE /sandboxes/:id/ws": { names: sandbox },
 };
 
-/** Further ways to ask about another's. */
+/** Further requests for resources of another tenant. */
 const MORE: readonly (readonly [route: string, Sample])[] = [
   ["GET /snapshots", { names: snapshotSource, path: "/snapshots?sandboxID=:id" }],
   [
@@ -186,9 +186,9 @@ const MORE: readonly (readonly [route: string, Sample])[] = [
   ],
 ];
 
-/** What may be had of a sandbox without its token: E2B's clients ask for these without one. */
+/** Routes of a sandbox without a token: E2B's clients send none there. */
 const OPEN: ReadonlySet<string> = new Set(["envd GET /health"]);
-/** Answer nothing but that they are not for clients. */
+/** Routes whose only answer is that they are not for clients. */
 const RESERVED = /^\/(init|freeze|unfreeze|collapse|fsfreeze|fsthaw|upgrade)$/;
 
 describe("what belongs to another tenant", () => {
@@ -200,7 +200,7 @@ describe("what belongs to another tenant", () => {
   before(async () => {
     directory = await mkdtemp(join(tmpdir(), "coppice-tenancy-"));
     const dataDir = join(directory, "data");
-    // Snapshots are what only an isolating backend has.
+    // Only an isolating backend has snapshots.
     const backend = missingForNamespaces() === false ? "linux-namespaces" : "local-process";
     server = await startFullServer({ backend, server: { dataDir } });
     const config = join(directory, "coppice.yaml");
@@ -259,7 +259,7 @@ describe("what belongs to another tenant", () => {
       const head = `GET ${parts.path} HTTP/1.1\r\nhost: localhost\r\nx-api-key: ${who.key}\r\n`;
       const upgrade =
         "connection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n";
-      // Whatever is taken up is hung up on: only how it begins is of interest.
+      // Accepted streams and upgrades are cut: only the beginning of the answer counts.
       return rawExchange(server.url, `${head}${upgrade}\r\n\x88\x80\0\0\0\0`, { hangUp: true });
     }
     const { status, headers, text } = await who.ask(route.method, parts.path, parts.body);

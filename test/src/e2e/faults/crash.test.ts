@@ -12,7 +12,7 @@ import { type Installation, makeInstallation, ServerProcess } from "../../harnes
 
 describe("a server that ends", { timeout: 240_000 }, () => {
   let installation: Installation;
-  /** Everything that servers and sandboxes put anywhere goes below here. */
+  /** Directory for all files of servers and sandboxes. */
   let scratch: string;
   const servers: ServerProcess[] = [];
 
@@ -102,7 +102,7 @@ describe("a server that ends", { timeout: 240_000 }, () => {
   });
 
   it("stops at once at a second signal", async () => {
-    // What runs gets longer to end than any test: only a second signal cuts it.
+    // The grace time is longer than the test: only a second signal ends running requests.
     await install("60s");
     const server = await start();
     const sandbox = await create(server);
@@ -136,7 +136,7 @@ async function startProcesses(sandbox: Sandbox) {
     `sleep ${marker} & setsid -f sleep ${marker}; env -i /usr/bin/setsid -f /bin/sleep ${marker}; exec sleep ${marker}`,
     { background: true },
   );
-  // How a command ends whose server is gone, its client has to find out; that is not asked here.
+  // The client's error after the server's end is not checked here.
   handle.wait().catch(() => undefined);
   await eventually("four processes", async () => (await runningProcesses(`sleep ${marker}`)).length >= 4);
   return { marker: `sleep ${marker}` };

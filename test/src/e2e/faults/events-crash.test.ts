@@ -21,7 +21,7 @@ describe("events of a server that is killed", { timeout: 240_000 }, () => {
   const received: { readonly delivery: string; readonly event: Event }[] = [];
   let installation: Installation;
   let receiver: Server;
-  /** While true a delivery comes in and is never answered. */
+  /** While true, deliveries are received and never answered. */
   let isSilent = false;
 
   before(async () => {
@@ -82,7 +82,7 @@ describe("events of a server that is killed", { timeout: 240_000 }, () => {
       const made = await ask(server, "POST", "/v2/sandboxes", { templateID: "base" });
       const { sandboxID } = made.json() as { readonly sandboxID: string };
       sandboxes.push(sandboxID);
-      // Each is answered when it has happened, and no later: the next moment the server is gone.
+      // The server is killed right after the answer: by then each event is stored.
       await ask(server, "POST", `/sandboxes/${sandboxID}/timeout`, { timeout: 600 });
       await eventually("a delivery under way", () => received.length > before);
       server.signal("SIGKILL");
@@ -101,7 +101,7 @@ describe("events of a server that is killed", { timeout: 240_000 }, () => {
       assert.equal(own[2]?.eventData?.reason, "backend lost");
     }
     await eventually("the last delivery", () => received.at(-1)?.event.id === all.at(-1)?.id);
-    // Once more in the place where it was cut, and apart from that once.
+    // Only the interrupted delivery is repeated.
     const first = received.filter(
       ({ event }, index) => received.findIndex((one) => one.event.id === event.id) === index,
     );

@@ -8,7 +8,10 @@ import { fuzz, mutilated, withoutGrowth } from "../../harness/host/fuzz.js";
 
 const PORT = 8080;
 const ROUNDS = 400;
-/** A program that said half of an answer hangs up after this time, or each round would wait for the idle time-out. */
+/**
+ * Time after which a program with half of an answer hangs up; otherwise each round would wait for the idle time-
+ * out.
+ */
 const HANG_UP_MS = 30;
 const OWN = "the server's own answer";
 
@@ -75,7 +78,7 @@ function someAnswer(random: SeededRandom): Buffer {
 }
 
 describe("answers of programs in sandboxes, fuzzed", { timeout: 240_000 }, () => {
-  /** By the path that was asked for, since rounds run side by side. */
+  /** Answers by path, since rounds run concurrently. */
   const answers = new Map<string, Buffer>();
   let server: TestServer;
   let addressed: Record<string, string>;
@@ -113,8 +116,8 @@ describe("answers of programs in sandboxes, fuzzed", { timeout: 240_000 }, () =>
   after(() => server.stop());
 
   /**
-   * Node's own client reads what comes: what it cannot parse is a failure here.
-   * @returns the text of the answer; undefined where the connection closed before its end, or became a tunnel.
+   * Reads an answer with Node's own client, which must be able to parse it.
+   * @returns its text; undefined where the connection closed before its end, or became a tunnel.
    */
   async function exchanged(asked: ClientRequest): Promise<string | undefined> {
     const { promise, resolve, reject } = Promise.withResolvers<string | undefined>();

@@ -39,7 +39,7 @@ const FRAGMENTS = [
   "💥",
 ] as const;
 
-/** Errors that the contract gives a status of 500 and more: what was asked for is impossible, not the server broken. */
+/** Errors for which the contract has a status of 500 and more: the request is impossible, and the server works. */
 const BY_CONTRACT =
   /^(error ensuring directories: |path is a file: |error renaming: |invalid input type|invalid signal: |error writing to |error resizing tty|error closing stdin|unknown compression |received compressed envelope, but do not know how)/;
 
@@ -215,7 +215,7 @@ describe("fuzz", { timeout: 240_000 }, () => {
       fuzz(300, async (random) => {
         const query =
           random.below(2) === 0 ? mutilated(random, Buffer.from(signed)).toString("latin1") : forged(random);
-        // Only what a request line can have.
+        // Only characters that a request line may have.
         const path = `/files?${encodeURI(query.replace(/^\?/, "")).replace(/#/g, "%23")}`;
         const client = random.below(2) === 0 ? stranger : undefined;
         const method = random.of(["GET", "POST", "HEAD"]);

@@ -26,10 +26,10 @@ import {
 } from "../../harness/server/stand-in-agent.js";
 
 const MEBIBYTE = 2 ** 20;
-/** What a server may grow by: its own garbage of ordinary requests, not what a guest makes. */
+/** Growth of a server by garbage of ordinary requests, in bytes. */
 const GROWTH_MIB = 150;
 const PORT = 8_000;
-/** Sends a gigabyte to whoever connects. */
+/** Sends a gigabyte to every client. */
 const GIGABYTE = `
 import socket
 server = socket.create_server(("127.0.0.1", ${PORT}))
@@ -45,7 +45,7 @@ async function memoryMiB({ pid }: ServerProcess): Promise<number> {
   return Number(kibibytes) / 1024;
 }
 
-/** Does something while a guest misbehaves: another sandbox answers throughout, and the server does not grow. */
+/** Runs a misbehaving guest: another sandbox answers throughout, and the server does not grow. */
 async function undisturbed(server: ServerProcess, other: Sandbox, run: () => Promise<void>): Promise<void> {
   const heldMiB = await memoryMiB(server);
   await run();
@@ -225,7 +225,7 @@ describe("an agent that is not what it was", { skip: missingForNamespaces(), tim
     }
   });
   after(async () => {
-    // First: a connection to a real agent ends with its sandbox, and that is what a server that stops waits for.
+    // Before the stop, which waits for connections to agents: a real agent's ends with its sandbox.
     for (const { agent } of guests.values()) await agent[Symbol.asyncDispose]();
     await server.stop();
     await installation.remove();

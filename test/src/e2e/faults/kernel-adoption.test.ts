@@ -66,7 +66,7 @@ describe(
       pointSdkAt(server.url);
     }
 
-    /** Ends the server the hard way, and puts another in its place. */
+    /** Kills the server and starts another one in its place. */
     async function restart(): Promise<void> {
       server.signal("SIGKILL");
       await server.ended;
@@ -242,7 +242,7 @@ describe(
       const parent = await sandbox.runCode("echo $PPID", { context: bash });
       server.signal("SIGKILL");
       await server.ended;
-      // One is gone when the next server comes, the other does not answer it.
+      // When the next server starts, one kernel is gone and the other does not answer.
       const [dead = 0, silent = 0] = await hostPids([Number(text), Number(parent.logs.stdout.join(""))]);
       process.kill(dead, "SIGKILL");
       process.kill(silent, "SIGSTOP");
@@ -277,7 +277,7 @@ describe(
       await eventually("the end of the notes", async () => (await readdir(directory)).length === 0);
     });
 
-    /** What processes of the sandbox are called outside of it. */
+    /** Host pids of processes of the sandbox. */
     async function hostPids(inside: readonly number[]): Promise<readonly number[]> {
       const found = new Map<number, number>();
       for (const pid of await readdir("/proc")) {

@@ -5,7 +5,7 @@ import { Sandbox } from "@e2b/code-interpreter";
 import { endOf, TIMED_OUT } from "../../harness/clients/end-of-call.js";
 import { onEachBackend } from "../../harness/server/on-each-backend.js";
 
-/** How much later than its time-out a call may end. */
+/** Longest time from a call's time-out to its end. */
 const LATEST_MS = 2_000;
 const MEMORY_MIB = 400;
 const PROCESSES = 100;
@@ -17,11 +17,11 @@ interface Disaster {
   readonly what: string;
   readonly code: string;
   readonly timeoutMs: number;
-  /** How the call may end: timed out, the name of an error, or undefined for none. */
+  /** Allowed ends of the call: timed out, the name of an error, or undefined for none. */
   readonly ends: readonly (string | undefined)[];
-  /** Whether what was kept before it is still there. */
+  /** True when earlier variables still exist afterwards; undefined when both may happen. */
   readonly keepsState: boolean | undefined;
-  /** Would hurt more than the sandbox where nothing limits it. */
+  /** Without limits it would harm the host. */
   readonly needsLimits?: boolean;
 }
 

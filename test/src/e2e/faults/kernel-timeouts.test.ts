@@ -6,7 +6,7 @@ import { type BackendScene, onEachBackend } from "../../harness/server/on-each-b
 
 /** On each of two backends: 500 in all. `COPPICE_CHAOS_ROUNDS` gives another number. */
 const ROUNDS = Number(process.env["COPPICE_CHAOS_ROUNDS"] ?? 250);
-/** What has timed out waits, so this many take turns. */
+/** Number of contexts, which take turns: one that has timed out is busy for a while. */
 const CONTEXTS = 5;
 const SLOWEST_MS = 20_000;
 

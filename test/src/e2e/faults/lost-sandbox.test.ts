@@ -35,7 +35,7 @@ async function endsForEverybody({ server, lose }: Scene): Promise<void> {
   const ask = async (path: string) => exchange(server.url, { path, headers: { "x-api-key": API_KEY } });
   const sandbox = await Sandbox.create();
   const { sandboxId } = sandbox;
-  // A process of it that the kernel or anybody ends is not the sandbox.
+  // The end of a process is not the end of its sandbox.
   await assert.rejects(
     sandbox.commands.run("kill -9 $$"),
     (error) => error instanceof CommandExitError && /signal: killed/.test(error.message),
@@ -48,7 +48,7 @@ async function endsForEverybody({ server, lose }: Scene): Promise<void> {
   );
   await lose(sandboxId);
 
-  // Of the command's end and that of its sandbox the client may hear either first.
+  // The client may hear of the command's end first, or of the sandbox's.
   assert.match(await told, /signal: (killed|terminated)|was killed or reached its end of life/);
   await eventually("it does not run any more", async () => !(await sandbox.isRunning()));
   const killed = await eventually("it is told of", async () => {

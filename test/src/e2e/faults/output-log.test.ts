@@ -17,7 +17,7 @@ describe("the output log of a server that is killed", { timeout: 240_000 }, () =
     const first = await ServerProcess.start(installation.configFile);
     try {
       const { id, headers, commandId } = await startCounting(first);
-      // Far enough for several segments, so that some are finished and the last one is not.
+      // Enough output for several segments, of which some are finished and the last one is not.
       const path = `/commands/${commandId}/logs?limit=4&cursor=9000000`;
       const seen = await eventually(
         "9 MB of output in the log",
@@ -88,7 +88,7 @@ async function startCounting(server: ServerProcess) {
   const reader = started.body?.getReader();
   const line = Buffer.from((await reader?.read())?.value ?? []).toString();
   const { pid } = JSON.parse(line.split("\n")[0] ?? "") as { pid: number };
-  // Without anybody who reads it, the command runs as fast as the log takes it.
+  // Without a reader the command runs as fast as the log takes its output.
   gone.abort();
   const logs = await exchange(server.url, { path: `/commands/${pid}/logs?limit=4`, headers });
   const { command_id: commandId } = logs.json() as { command_id: string };

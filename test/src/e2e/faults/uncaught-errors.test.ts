@@ -12,7 +12,7 @@ import { makeInstallation, namespacePlugins, ServerProcess } from "../../harness
 const CORE = fileURLToPath(new URL("../../../../core/dist/index.js", import.meta.url));
 const isPossible = process.platform === "linux" && process.getuid?.() === 0;
 
-/** A plugin with a route for each way to fail where no request can be told of it. */
+/** A plugin with a route for each kind of error outside of a request. */
 const CARELESS = `
 import { EventEmitter } from "node:events";
 import { connect } from "node:net";

@@ -98,13 +98,13 @@ export function commandScenarios(sandbox: () => Sandbox): void {
       assert.equal(error.stdout, "still here\n");
       return true;
     });
-    // Its end is kept for those who come late.
+    // The end is kept for later clients.
     const late = await sandbox().commands.connect(handle.pid);
     await assert.rejects(late.wait(), (error) => error instanceof CommandExitError && error.exitCode === 4);
   });
 
   it("ends a command whose time is up", async () => {
-    // Told apart on this host by what it waits for: a pid of the sandbox may mean nothing here.
+    // Found on this host by its unique argument: the pid on the host may differ from that inside.
     const seconds = `300.${randomInt(2 ** 32)}`;
     await assert.rejects(sandbox().commands.run(`exec sleep ${seconds}`, { timeoutMs: 1_000 }), (error) => {
       assert.ok(error instanceof TimeoutError, String(error));

@@ -1,7 +1,7 @@
 import { Sandbox } from "@e2b/code-interpreter";
 
-// A user of the SDK, in a process of its own: it is told E2B_DOMAIN and E2B_API_KEY, and trusts the
-// authority in NODE_EXTRA_CA_CERTS. Prints what it found as JSON.
+// A client of the SDK in a separate process, which gets E2B_DOMAIN and E2B_API_KEY, and trusts the authority in
+// NODE_EXTRA_CA_CERTS. Prints its results as JSON.
 
 const sandbox = await Sandbox.create({ envs: { GREETING: "hello" } });
 try {

@@ -11,7 +11,7 @@ import { startFullServer } from "../../harness/server/start-full-server.js";
 const run = promisify(execFile);
 const EXAMPLES = fileURLToPath(new URL("../../../../examples/", import.meta.url));
 
-/** What each prints, in whichever language. */
+/** Expected output of each example, the same in all languages. */
 const PRINTED: Readonly<Record<string, string>> = {
   "hello": "hello, world\n\n",
   "persistent-state": "printed: 42\nresult:  12.566\n",

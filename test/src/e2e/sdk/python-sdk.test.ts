@@ -15,7 +15,7 @@ const run = promisify(execFile);
 const DOMAIN = "dev.localhost";
 const client = (name: string) => fileURLToPath(new URL(`../../../src/e2e/sdk/${name}`, import.meta.url));
 
-/** Interpreters that the set-up of `npm test` makes if PyPI is reachable, and how their SDKs show the same answers. */
+/** Interpreters that the set-up of `npm test` creates if PyPI is reachable, and differences between their SDKs. */
 const SDKS = [
   {
     what: "the newest Python SDK",
@@ -28,10 +28,10 @@ const SDKS = [
   {
     what: "a Python SDK two years older",
     python: process.env["COPPICE_PYTHON_SDK_OLDER"],
-    // It does not tell an absent text from an empty one, and its `kill` forgets to answer.
+    // This SDK shows an absent text as an empty one, and its `kill` returns nothing.
     noError: "",
     killed: null,
-    // StreamInput came later.
+    // StreamInput was added later.
     input: null,
   },
 ] as const;
@@ -94,7 +94,7 @@ const found = ({ noError, killed, input }: (typeof SDKS)[number]) => ({
   stranger: "Cannot get the team for the given API key",
 });
 
-/** What either kind of client finds after pauses that keep the files alone. */
+/** Expected results of both kinds of clients after pauses that keep only files. */
 const PAUSED = {
   on_request: {
     paused: [true, false],
@@ -114,7 +114,10 @@ const PAUSED = {
   timeout: { paused: true, left: "kept\ngone\n" },
 };
 
-/** What a program finds, as a user of the SDK whose server has a domain; nothing is left after it. */
+/**
+ * Runs a program that uses the SDK with a server that has a domain, and checks that nothing is left.
+ * @returns its results
+ */
 async function findingsOf(
   python: string,
   program: string,

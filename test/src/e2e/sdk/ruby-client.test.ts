@@ -27,7 +27,7 @@ describe("The Ruby client", { timeout: 240_000 }, () => {
     const tls = { cert: join(folder, "cert.pem"), key: join(folder, "key.pem") };
     server = await startFullServer({
       server: { domain: DOMAIN, listeners: { api: { host: "127.0.0.1", port: 0, tls } } },
-      // It takes the domain from the answer; its default is E2B's.
+      // The client takes the domain from the answer; its default is E2B's.
       settings: { "sandbox-api": { domain: DOMAIN } },
     });
     options = {

@@ -14,7 +14,7 @@ onEachBackend(
 
     it("ends the kernel with its sandbox", async () => {
       const doomed = await Sandbox.create();
-      // A child of the kernel's, told apart on this host by what it waits for.
+      // A child of the kernel, found on this host by its unique argument.
       const seconds = `300.${randomInt(2 ** 32)}`;
       await doomed.runCode(`import subprocess; child = subprocess.Popen(["sleep", "${seconds}"])`);
       const children = () => runningProcesses(seconds);

@@ -9,7 +9,7 @@ import { codeScenarios } from "./code-scenarios.js";
 import { commandScenarios } from "./command-scenarios.js";
 import { fileScenarios } from "./file-scenarios.js";
 
-/** The SDKs have these built in: there is no way to ask for others. */
+/** Ports that the SDKs have built in, without an option. */
 const DEBUG_PORTS = { api: 3000, envd: 49983, code: 49999 } as const;
 
 describe("debug mode: one shared sandbox on the fixed ports", { timeout: 240_000 }, () => {

@@ -87,7 +87,7 @@ onEachBackend(
 
     it("tells a running command that the sandbox was killed, and ends its processes", async () => {
       const sandbox = await Sandbox.create();
-      // Told apart on this host by what they wait for: a pid of the sandbox may mean nothing here.
+      // Found on this host by their unique arguments: pids on the host may differ from those inside.
       const seconds = `300.${randomInt(2 ** 32)}`;
       const handle = await sandbox.commands.run(`setsid sleep ${seconds} & exec sleep ${seconds}`, {
         background: true,

@@ -17,7 +17,7 @@ import { type BackendName, startFullServer } from "../../harness/server/start-fu
 // From the range for documentation, where nothing answers: a refusal comes from the rule.
 const [ONE, OTHER] = ["203.0.113.251", "203.0.113.252"] as const;
 
-// Not that of a server that another run of this test has.
+// A range that a concurrent run of this test does not use.
 const egressRange = `10.${150 + (process.pid % 100)}.0.0/16`;
 
 function missingForEgress(): string | false {
@@ -32,7 +32,7 @@ async function refuses(sandbox: Sandbox, address: string): Promise<boolean> {
   return stdout.includes("Connection refused");
 }
 
-/** A backend whose sandboxes are connected, and what it is connected to. */
+/** A backend whose sandboxes have a network, with the stand-in for the internet. */
 interface OpenScene {
   readonly backend: BackendName;
   readonly settings: Readonly<Record<string, unknown>>;
@@ -146,7 +146,7 @@ function describeCrash({ name, skip, open }: Scene): void {
         pointSdkAt(first.url);
         const sandbox = await Sandbox.create({ network: { denyOut: [OTHER] } });
         await sandbox.updateNetwork({ denyOut: [ONE] });
-        // Says each time whether the rule refuses it.
+        // Prints for each attempt whether the rule refuses it.
         const attempts = `while :; do timeout 1 bash -c '</dev/tcp/${ONE}/80' 2>&1 | grep -o refused || echo open; sleep 0.01; done`;
         await sandbox.files.write("attempts", "");
         await sandbox.commands.run(`(${attempts}) >> attempts`, { background: true });
@@ -177,7 +177,7 @@ function describeCrash({ name, skip, open }: Scene): void {
 }
 
 for (const scene of [NAMESPACES, VNET, ALIAS]) describeRules(scene);
-// What a server finds again does not differ by how its jails are connected.
+// Recovery does not depend on the kind of network of the jails: one kind is enough.
 for (const scene of [NAMESPACES, VNET]) describeCrash(scene);
 
 describe("network rules on a backend that cannot keep them", { timeout: 240_000 }, () => {

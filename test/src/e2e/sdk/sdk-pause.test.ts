@@ -54,7 +54,7 @@ describe("pausing through the SDKs", { skip: missingForNamespaces(), timeout: 24
     const listed = (await paused.nextItems()).map(({ sandboxId, metadata }) => [sandboxId, metadata["kept"]]);
     assert.deepEqual(listed, [[sandbox.sandboxId, "yes"]]);
     await assert.rejects(sandbox.setTimeout(60_000), SandboxNotFoundError);
-    // Longer than its kernel may be silent: it is not taken for dead.
+    // Longer than a kernel may be silent: a paused one is not taken for dead.
     await delay((MOST_MISSES + 2) * HEARTBEAT_MS);
 
     const countedBefore = counted;

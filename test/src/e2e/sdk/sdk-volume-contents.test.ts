@@ -84,7 +84,7 @@ describe(
       assert.equal(await volume.readFile("/link"), "inside\n");
       const link = await volume.getInfo("/link");
       assert.deepEqual([link.type, link.target], ["symlink", "/file"]);
-      // Of the host there would be this directory.
+      // These directories exist on the host.
       for (const path of ["/up/tmp", "/root/tmp", "/up/proc/1/root/tmp"]) {
         const names = await volume.list(path).catch(() => []);
         assert.deepEqual(names, [], path);
@@ -92,7 +92,7 @@ describe(
       // Written to the target of the link, which no sandbox has mounted.
       await volume.writeFile("/up/tmp/stray", "x").catch(() => undefined);
       assert.equal(await sandbox.files.exists("/tmp/stray"), false);
-      // Swapped for a link to the outside again and again, under the reader.
+      // Replaced by a link to the outside again and again while it is read.
       const swap =
         "cd /data; while :; do ln -sfn /etc swapped; rm -f swapped; mkdir swapped; rmdir swapped; done";
       const swapping = await sandbox.commands.run(swap, { background: true, timeoutMs: 0 });

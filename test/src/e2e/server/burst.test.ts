@@ -6,7 +6,7 @@ import { onEachBackend } from "../../harness/server/on-each-backend.js";
 import { ProcessClient } from "../../harness/clients/process-client.js";
 
 const ASKED = 100;
-/** One of them is there before. */
+/** Room for 40 more sandboxes: one exists before the burst. */
 const MAXIMUM = 41;
 
 onEachBackend(

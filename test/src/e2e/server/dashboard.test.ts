@@ -16,7 +16,7 @@ import { Scrape } from "../../harness/clients/scrape.js";
 import { startFullServer } from "../../harness/server/start-full-server.js";
 
 const FOLDER = new URL("../../../../docs/grafana/", import.meta.url);
-/** What Prometheus has of itself: the first two of every target, `le` of every histogram. */
+/** Labels that Prometheus itself adds: the first two to every target, `le` to every histogram. */
 const OF_PROMETHEUS = new Set(["instance", "job", "le"]);
 const SETTLE_MS = 30_000;
 
@@ -39,7 +39,7 @@ interface Rule {
 
 /** @throws AssertionError when it is no PromQL. */
 function readingsOf(query: string): readonly Reading[] {
-  // Grafana puts its variables in before Prometheus reads it.
+  // Grafana replaces its variables before Prometheus reads the text.
   const text = query.replaceAll("$__rate_interval", "5m").replaceAll("$instance", ".*");
   const metrics: string[] = [];
   const labels = new Set<string>();
@@ -98,7 +98,7 @@ describe("the dashboard and the alerts of docs/grafana", () => {
   });
 
   const check = ({ query, metric, labels }: Reading): void => {
-    // Prometheus' own, of whether it could read a target.
+    // Prometheus' own metric of whether it could read a target.
     if (metric === "up") return;
     assert.ok(scrape.names.has(metric), `no server has ${metric}, which is read by: ${query}`);
     const missing = labels.filter((label) => !scrape.labelsOf(metric).has(label));
@@ -137,7 +137,7 @@ describe("the dashboard and the alerts of docs/grafana", () => {
   });
 });
 
-/** Somebody who takes whatever comes. */
+/** A receiver that accepts every request. */
 async function listen(): Promise<AsyncDisposable & { readonly url: string }> {
   const receiver = createServer((message, response) => {
     message.resume();

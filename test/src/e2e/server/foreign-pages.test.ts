@@ -22,7 +22,7 @@ interface Try {
   readonly text?: string;
 }
 
-/** A program of this machine that is no part of a sandbox; says what it was asked. */
+/** A program of this machine outside of any sandbox. It records its requests. */
 async function serve(html = "<!doctype html><title>A page</title>") {
   const asked: string[] = [];
   const server: Server = createServer((request, response) => {
@@ -82,7 +82,7 @@ describe(
     beforeEach(async (t) => {
       canaries = join(installation.directory, `canaries-${t.name.replaceAll(/\W+/g, "-").slice(0, 60)}`);
       await mkdir(canaries, { mode: 0o777 });
-      // What a script or an image would tell of a file.
+      // A script and an image: a page could load these from another origin.
       await writeFile(`${canaries}.js`, "globalThis.stolen = 'a script';");
       await writeFile(
         `${canaries}.svg`,

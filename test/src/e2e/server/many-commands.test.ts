@@ -36,7 +36,10 @@ function manyCommands(backend: BackendName): void {
     await server.stop();
   });
 
-  /** Runs a program to its end: all that it said. */
+  /**
+   * Runs a program to its end.
+   * @returns all its output
+   */
   async function run(cmd: string, args: readonly string[]) {
     const answer = await exchange(server.url, {
       method: "POST",
@@ -55,7 +58,10 @@ function manyCommands(backend: BackendName): void {
     return { stdout: output("stdout"), stderr: output("stderr"), exitCode };
   }
 
-  /** Types lines into a terminal of its own: all that it showed. */
+  /**
+   * Types lines into a new terminal.
+   * @returns all its output
+   */
   async function converse(name: string): Promise<{ readonly shown: string; readonly exitCode?: number }> {
     const client = new ProcessClient(server.url, headers);
     const script = 'stty -echo; echo ready; while read -r line; do echo "$1 $line"; done; exit 3';

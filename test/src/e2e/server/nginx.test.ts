@@ -29,7 +29,7 @@ const WEBSOCKET =
   "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n";
 const SECRET = "e2b_5ec7e7";
 
-/** What a program of an attacker answers, to a request and to an upgrade, and goes on to hear what comes next. */
+/** Answers of an attacker's program to a request and to an upgrade. It records what it receives afterwards. */
 const ATTACKS: Readonly<Record<string, string>> = {
   "an upgrade that is refused and kept open":
     "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: keep-alive\r\n\r\nok",

@@ -15,7 +15,7 @@ import { startFullServer } from "../../harness/server/start-full-server.js";
 const UNKNOWN_ID = "iabcdefghij0123456789";
 const BODY_BYTES = 32 * 2 ** 20;
 
-/** What runs inside: it says what it was asked, and gives back what it is sent, while it is sent. */
+/** The program inside. It answers with the received request, or streams the request's body back. */
 const APPLICATION = `
 import { createServer } from "node:http";
 import { WebSocketServer } from ${JSON.stringify(import.meta.resolve("ws"))};

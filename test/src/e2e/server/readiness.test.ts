@@ -17,7 +17,7 @@ interface Answer {
   readonly sandboxID?: string;
 }
 
-/** Asks for a sandbox that is to be ready. */
+/** Creates a sandbox with a readiness probe. */
 async function create(url: string, readinessProbe: object, signal?: AbortSignal): Promise<Answer> {
   const response = await fetch(`${url}/v2/sandboxes`, {
     method: "POST",

@@ -88,7 +88,7 @@ describe("coppice sandbox", { timeout: 240_000 }, () => {
     const { code, stdout } = await summed.end;
     assert.equal(code, 0);
     assert.equal(stdout.toString().split(" ")[0], createHash("sha256").update(input).digest("hex"));
-    // A command that reads little or nothing ends as ever, with its own code, whoever still holds the other end.
+    // A command that does not read its stdin ends with its own exit code, although the other end stays open.
     const short = pipe(id, "--", "sh", "-c", "read line; echo got $line; exit 7");
     short.child.stdin?.write("one\ntwo\n");
     const ended = await short.end;
@@ -116,13 +116,13 @@ describe("coppice sandbox", { timeout: 240_000 }, () => {
   it("prints the log of a sandbox, page by page, follows it, and has it after the end", async () => {
     const logged = (await text("create")).trim();
     const lines = 2_500;
-    // Over some milliseconds: of one the API gives no more than a page.
+    // Spread over several milliseconds: of one millisecond the API returns at most a page.
     const script = `for part in 1 2 3 4 5; do seq ${lines / 5}; sleep 0.02; done; echo problem >&2`;
     await run("exec", logged, "--", "sh", "-c", script);
     const { code, stdout, stderr } = await run("logs", logged);
     assert.equal(code, 0);
     const asked = stdout.toString().trimEnd().split("\n");
-    // What the API cannot give, it says.
+    // The verb reports lines that the API left out.
     if (!stderr.includes("are left out")) assert.equal(asked.length, lines);
     assert.match(stderr, /problem\n$/);
     const follower = start("logs", logged, "--follow", "--json");

@@ -22,7 +22,7 @@ export interface EnvdStreamOptions {
   readonly signal?: AbortSignal;
 }
 
-/** Speaks to one sandbox's envd in ways in which no SDK does: any header, any body. */
+/** Sends requests to one sandbox's envd that no SDK sends: any header, any body. */
 export interface EnvdClient {
   send(method: string, path: string, request?: EnvdRequest): Promise<Answer>;
   /** A unary RPC as JSON, `process.Process/List`: its status and parsed body. */

@@ -14,13 +14,13 @@ export interface Answer {
   readonly status: number;
   readonly headers: IncomingHttpHeaders;
   readonly body: Buffer;
-  /** The body as UTF-8, decoded when it is asked for: a large one takes longer than the exchange. */
+  /** The body as UTF-8, decoded on access: decoding a large one takes longer than the exchange. */
   readonly text: string;
   /** The body as JSON. @throws SyntaxError when it is none. */
   json(): unknown;
 }
 
-/** One HTTP exchange without the good manners of `fetch`: any Host, any header, any path. */
+/** One HTTP exchange without the restrictions of `fetch`: any Host, any header, any path. */
 export async function exchange(url: string, options: ExchangeOptions = {}): Promise<Answer> {
   const { hostname, port } = new URL(url);
   const { promise, resolve, reject } = Promise.withResolvers<Answer>();

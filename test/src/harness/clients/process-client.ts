@@ -34,7 +34,7 @@ export interface StreamedInput {
 
 const END_OF_STREAM = 2;
 
-/** Streams of `process.Process` over plain HTTP, in either codec, at the pace of whoever reads. */
+/** Streams of `process.Process` over plain HTTP, in either codec, at the reader's pace. */
 export class ProcessClient {
   readonly #url: string;
   readonly #headers: Readonly<Record<string, string>>;
@@ -45,7 +45,10 @@ export class ProcessClient {
     this.#headers = headers;
   }
 
-  /** Starts a program; leaving the loop hangs up. @throws Error with what the stream ended with, if that was an error. */
+  /**
+   * Starts a program; leaving the loop hangs up.
+   * @throws Error with the error in the last message of the stream.
+   */
   start(program: StartedProgram, codec: Codec): AsyncGenerator<ProcessEvent> {
     return this.#stream("Start", codec, codec === "json" ? startJson(program) : startProto(program));
   }
@@ -67,7 +70,7 @@ export class ProcessClient {
     }
   }
 
-  /** Feeds a program in one StreamInput; resolves when it took everything. */
+  /** Sends input to a program in one StreamInput; resolves when it has taken all of it. */
   async input({ pid, channel, codec, pieces }: StreamedInput, signal?: AbortSignal): Promise<void> {
     const outgoing = this.#request("StreamInput", `application/connect+${codec}`);
     const answered = once(outgoing, "response") as Promise<[IncomingMessage]>;
@@ -107,7 +110,7 @@ export class ProcessClient {
       headers: { ...this.#headers, "content-type": contentType, "connect-protocol-version": "1" },
       agent: false,
     });
-    // A reset inside of the answer is an error of the request as well as of the answer, which is the one that is read.
+    // A reset during the answer is an error of the request as well as of the answer; the answer's is read.
     outgoing.on("error", () => undefined);
     return outgoing;
   }
@@ -193,7 +196,7 @@ function* eventsOf(payload: Buffer, codec: Codec): Generator<ProcessEvent> {
   if (event.end !== undefined) yield { end: event.end.exitCode ?? 0 };
 }
 
-// As much of protobuf as this takes: numbers, and what has a length.
+// The part of protobuf that is needed here: numbers, and fields with a length.
 
 function varint(value: number): Buffer {
   const bytes: number[] = [];

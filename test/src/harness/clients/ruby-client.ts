@@ -15,9 +15,9 @@ export interface RubyClientOptions {
   /** The control plane. */
   readonly apiUrl: string;
   readonly apiKey: string;
-  /** Where every name is found: the client's own resolver, hosts-free. */
+  /** Address to which this client resolves every name. */
   readonly address: { readonly host: string; readonly port: number };
-  /** PEM of the authority that the server's certificate is from. */
+  /** PEM of the authority that issued the server's certificate. */
   readonly authority: string;
 }
 
@@ -38,9 +38,9 @@ const RETRIED_METHODS = new Set(["GET", "HEAD", "DELETE"]);
 const TRIES = 4;
 
 /**
- * A black-box re-make of how the gem `agent_sandbox` 0.1.0 talks to E2B: what it sends, what it reads of the
- * answers, and where it gives up. It differs from the SDKs in what it ignores: an end event's `exitCode`,
- * and every field it has no name for.
+ * A re-implementation of the gem `agent_sandbox` 0.1.0 from outside: its requests, the fields of answers that it
+ * reads, and its failures. It differs from the SDKs in the fields that it ignores, such as an end event's
+ * `exitCode`.
  */
 export class RubyClient {
   readonly #options: RubyClientOptions;
@@ -52,7 +52,7 @@ export class RubyClient {
     this.#agent = new Agent({ ca: options.authority, keepAlive: false });
   }
 
-  /** True until a kill that the server confirmed, or said is about nothing. */
+  /** True until the server has confirmed a kill, or has said that there is no such sandbox. */
   get hasHandle(): boolean {
     return this.#sandbox !== undefined;
   }
@@ -120,7 +120,7 @@ export class RubyClient {
   }
 
   #filesUrl(path: string): string {
-    // It says `user`, where the SDKs say `username`.
+    // The parameter is `user`, where the SDKs send `username`.
     return `${this.portUrl(49983)}/files?${new URLSearchParams({ user: "user", path }).toString()}`;
   }
 
@@ -184,7 +184,7 @@ function expectSuccess({ status, body }: Reply): Buffer {
   throw new RubyClientError(kind, `${status}: ${body.toString()}`);
 }
 
-/** Only a JSON object whose words name a sandbox that is missing counts; any other 404 may be a proxy's. */
+/** Only a JSON object that names a missing sandbox counts; any other 404 may be a proxy's. */
 function saysSandboxIsGone({ status, body }: Reply): boolean {
   if (status !== 404) return false;
   let parsed: unknown;

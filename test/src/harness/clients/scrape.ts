@@ -25,7 +25,7 @@ export class Scrape {
     return new Set(this.#samples.map(([name]) => name));
   }
 
-  /** The labels that samples of a name have. */
+  /** Names of the labels of a metric's samples. */
   labelsOf(name: string): ReadonlySet<string> {
     return new Set(
       this.#samples
@@ -41,7 +41,7 @@ export class Scrape {
       .reduce((total, [, , value]) => total + value, 0);
   }
 
-  /** The samples of a name that are not 0, in words, of those whose labels match. */
+  /** Samples of a name that are not 0 and whose labels match, as text. */
   describe(name: string, labels: RegExp): readonly string[] {
     return this.#samples
       .filter(([sample, found, value]) => sample === name && value !== 0 && labels.test(found))

@@ -4,7 +4,9 @@ import { type FreebsdHost, FREEBSD_SOURCES } from "./freebsd-host.js";
 
 const SCRIPT = join(FREEBSD_SOURCES, "decoys.sh");
 
-/** A pool, datasets, a jail, rules and links on a FreeBSD host that are called what ours are, and are not ours. */
+/**
+ * A pool, datasets, a jail, rules and links on a FreeBSD host whose names resemble ours, but that belong to others.
+ */
 export interface Decoys {
   /** Describes the decoys and the history of their pool. The text differs after any change of them. */
   show(): Promise<string>;
@@ -12,7 +14,9 @@ export interface Decoys {
   leaks(): Promise<readonly string[]>;
 }
 
-/** Makes them. The pool's datasets have the very owner that those of an installation in the host's directory have. */
+/**
+ * Makes them. The pool's datasets have the same owner property as those of an installation in the host's directory.
+ */
 export async function plantDecoys(host: FreebsdHost): Promise<Decoys> {
   await host.run(SCRIPT, "plant", host.directory, await ownerOn(host));
   return {
@@ -21,7 +25,7 @@ export async function plantDecoys(host: FreebsdHost): Promise<Decoys> {
   };
 }
 
-/** The owner property that such an installation gives its datasets. */
+/** Owner property of the datasets of such an installation. */
 async function ownerOn(host: FreebsdHost): Promise<string> {
   const { settings } = host;
   const backend = host.backend();

@@ -4,9 +4,9 @@ import type { JailSettings } from "@coppice/plugin-jail-freebsd";
 import type { FreebsdHost } from "./freebsd-host.js";
 
 /**
- * How a host fails. `dead`: from one command on, every one fails without having done anything, as for a server that
- * ended there. `once`: one command fails so, and the next ones do not. `late`: one does its work, and is said to have
- * failed. `hang`: one does nothing, and does not end.
+ * How a host fails. `dead`: from one command on, every command fails without an effect, as if the server had ended
+ * there. `once`: one command fails so. `late`: one command has its effect and fails. `hang`: one command has no
+ * effect and does not end.
  */
 export type Fault = "dead" | "once" | "late" | "hang";
 
@@ -14,9 +14,12 @@ export type Fault = "dead" | "once" | "late" | "hang";
 export interface FailingPrograms {
   /** Settings of a backend that uses them. */
   readonly settings: JailSettings;
-  /** Arms a fault at the command of that number, from 0 on, as counted from now on. */
+  /** Arms a fault at the command of that number, counted from 0 from now on. */
   arm(fault: Fault, number: number): Promise<void>;
-  /** Has all of them work again. @returns whether one has failed. */
+  /**
+   * Disarms the fault.
+   * @returns true when a command has failed
+   */
   heal(): Promise<boolean>;
 }
 
@@ -58,12 +61,12 @@ exec ${path} "$@"
   return {
     settings: { ...settings, programs: { ...settings.programs, ...programs } },
     arm: async (fault, number) => {
-      // At once: a program that still runs would take half a line for a fault.
+      // By a rename: a running program would read half a line as the fault.
       await writeFile(`${armed}.new`, `${"x".repeat(number)}:${fault}:\n`);
       await rename(`${armed}.new`, armed);
     },
     heal: async () => {
-      // With the lock: a program that still runs would arm the next command when it writes down where it was.
+      // With the lock: a running program that writes the count back would arm the next command.
       const script = 'cat "$0"; rm "$0"';
       const state = await host.run("/usr/bin/flock", `${armed}.lock`, "/bin/sh", "-c", script, armed);
       return state.trim().endsWith(`:${HAS_FAILED}`);

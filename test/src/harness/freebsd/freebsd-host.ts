@@ -51,7 +51,7 @@ const SCRIPTS = [
 ];
 const FLAGS = ["-std=gnu17", "-O2", "-Wall", "-Wextra", "-Werror"];
 const POOL = "coppice";
-/** Programs that FreeBSD has at other paths. */
+/** Programs that are at other paths on FreeBSD. */
 const HOST_PROGRAMS = {
   chown: "/usr/bin/chown",
   mkdir: "/usr/bin/mkdir",
@@ -71,7 +71,10 @@ const silent = {
 } as unknown as Logger;
 const ENVIRONMENT = { PATH: "/usr/sbin:/usr/bin:/sbin:/bin" };
 
-/** Why no FreeBSD host can be stood in for here; undefined when one can. @throws Error for such a reason in CI. */
+/**
+ * Reason why there can be no stand-in for a FreeBSD host here; undefined when there can.
+ * @throws Error for such a reason in CI.
+ */
 export function reasonWithoutFreebsdHost(): string | undefined {
   const missing = whatIsMissing();
   if (missing === undefined || process.env["CI"] !== "true") return missing;
@@ -87,25 +90,29 @@ function whatIsMissing(): string | undefined {
   return "the program zfs-fuse is missing (apt: zfs-fuse)";
 }
 
-/** Something that a FreeBSD host would be for the backend: real ZFS, and stand-ins for its jails. */
+/** A stand-in for a FreeBSD host: real ZFS, and replacements of its programs for jails. */
 export interface FreebsdHost extends AsyncDisposable {
   readonly directory: string;
   /** Settings of the backend for this host, as in a server's configuration. */
   readonly configuration: Readonly<Record<string, unknown>>;
   /** The same, parsed. */
   readonly settings: JailSettings;
-  /** Has the leases of what `backend` makes, as the ledger has those of a server. */
+  /** Address leases of what `backend` makes, as in a server's ledger. */
   readonly leases: MemoryLeases;
   /** Limits that the stand-in for rctl(8) can enforce with the control groups of this host. */
   readonly limits: readonly (keyof Limits)[];
-  /** The backend of one server after another, which logs nothing, with other settings and surroundings where given. */
+  /** A backend without a log, with other settings where given. Each call stands for the next server. */
   backend(
     settings?: Partial<JailSettings>,
     surroundings?: { readonly leases?: AddressLeases; readonly log?: Logger },
   ): JailBackend;
-  /** Runs a program in it. @returns stdout. @throws Error with stderr unless it ends well. */
+  /**
+   * Runs a program on the host.
+   * @returns stdout.
+   * @throws Error with stderr unless it ends with 0.
+   */
   run(path: string, ...args: readonly string[]): Promise<string>;
-  /** Takes away what a reboot takes away: all but datasets and files. No backend may be open. */
+  /** Simulates a reboot: only datasets and files stay. No backend may be open. */
   reboot(): Promise<void>;
   /** Descriptions of remains of sandboxes. */
   leaks(): Promise<readonly string[]>;
@@ -114,15 +121,15 @@ export interface FreebsdHost extends AsyncDisposable {
 export interface FreebsdHostOptions {
   /** Connects its sandboxes to a stand-in for the internet, `OUTSIDE`. False when absent. */
   readonly isConnected?: boolean;
-  /** How, where it is; by `vnet` when absent. */
+  /** Kind of the network; `vnet` when absent. */
   readonly networkKind?: "vnet" | "alias" | undefined;
-  /** Release whose pfctl(8) it has; 15 when absent. */
+  /** Release whose pfctl(8) the host has; 15 when absent. */
   readonly release?: 14 | 15;
 }
 
 /**
- * Makes a host in namespaces of its own, with a daemon and a pool of its own: any number of them at a time, and
- * all that runs in one ends with it.
+ * Makes a host in separate namespaces, with its own ZFS daemon and pool. Any number can exist at a time. All
+ * processes in one end with it.
  */
 export async function openFreebsdHost({
   isConnected = false,
@@ -236,10 +243,12 @@ exec /usr/bin/nsenter --mount=$pid/mnt --net=$pid/net --pid=$pid/pid_for_childre
   };
 }
 
-/** Where jails have what the configured agent, a script that enters the host's namespaces from elsewhere, stands for. */
+/**
+ * Path in jails of the program for which the configured agent, a script that enters the host's namespaces, stands.
+ */
 export const AGENT_INSIDE = "/opt/agent";
 
-/** The interpreter with ipykernel inside: wherever the host keeps it, there it is at one place. */
+/** Path inside of the interpreter with ipykernel, wherever the host has it. */
 export const PYTHON_INSIDE = "/opt/python/bin/python3";
 
 /** Directories of an interpreter on the host, and their places inside. */
@@ -281,7 +290,7 @@ const LIMIT_OF_CONTROLLER: Readonly<Record<string, keyof Limits>> = {
 const REMOVE_ATTEMPTS = 100;
 const REMOVE_PAUSE_MS = 20;
 
-/** Their processes have been killed, but end a moment later. */
+/** The processes were killed, but end a moment later. */
 async function removeGroups(path: string): Promise<void> {
   const groups = (await readdir(path, { withFileTypes: true })).filter((entry) => entry.isDirectory());
   for (const directory of [...groups.map(({ name }) => join(path, name)), path]) {
@@ -323,7 +332,10 @@ async function linkPrograms(compiled: string, bin: string): Promise<void> {
   await symlink(join(FREEBSD_SOURCES, "share-stack.sh"), join(bin, "share-stack"));
 }
 
-/** @returns the directory of the programs, compiled unless that was done before. */
+/**
+ * Compiles the programs unless that was done before.
+ * @returns their directory
+ */
 async function compilePrograms(): Promise<string> {
   const digest = createHash("sha256");
   for (const name of (await readdir(FREEBSD_SOURCES)).toSorted())
@@ -338,7 +350,7 @@ async function compilePrograms(): Promise<string> {
     await run("cc", [...FLAGS, "-o", join(making, name), ...sources, shared]);
   }
   await rename(making, directory).catch(async (error: NodeJS.ErrnoException) => {
-    // Somebody else was faster.
+    // Another process has compiled them meanwhile.
     await rm(making, { recursive: true });
     if (error.code !== "ENOTEMPTY") throw error;
   });

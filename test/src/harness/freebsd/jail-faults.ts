@@ -7,19 +7,19 @@ import { eventually } from "../host/eventually.js";
 import { type FailingPrograms, type Fault, makeFailingPrograms } from "./failing-programs.js";
 import { type FreebsdHost, type FreebsdHostOptions, openFreebsdHost } from "./freebsd-host.js";
 
-/** More commands than anything takes. */
+/** Upper limit of the commands of one operation. */
 const MOST_COMMANDS = 80;
 
 /** Actions of a test while a host fails. */
 export interface FaultyAct<T> {
-  /** Done before anything fails. */
+  /** Runs before any command fails. */
   readonly prepare?: (scene: FaultScene) => Promise<T>;
   readonly act: (scene: FaultScene, prepared: T) => Promise<void>;
-  /** Done when nothing fails any more, before it is looked what is left. */
+  /** Runs when no command fails any more, before the check for remains. */
   readonly end?: () => Promise<void>;
 }
 
-/** A server's backend, and what it was asked for. */
+/** A server's backend, and the sandboxes that were asked of it. */
 export class FaultScene {
   readonly backend: JailBackend;
   readonly #made: Sandbox[] = [];
@@ -36,7 +36,7 @@ export class FaultScene {
     return sandbox;
   }
 
-  /** Ends all that it made, and what else it finds. */
+  /** Destroys its sandboxes, or the given ones, and all volumes and snapshots. */
   async end(found: readonly Sandbox[] = this.#made): Promise<void> {
     for (const sandbox of found) await sandbox.destroy();
     for (const id of await this.backend.volumes.list()) await this.backend.volumes.remove(id);
@@ -44,7 +44,7 @@ export class FaultScene {
   }
 }
 
-/** An id that no sandbox, volume or snapshot has had. */
+/** A new id for a sandbox, volume or snapshot. */
 export function newId(): string {
   return `test${randomBytes(8).toString("hex")}`;
 }
@@ -82,10 +82,10 @@ export class FaultyHost implements AsyncDisposable {
   }
 
   /**
-   * Runs `act` with its first command failing, then with the second, and so on, until no command is left to fail. After
-   * a `dead` fault a new server recovers; after any other, the same server sweeps.
-   * @returns how many commands were made to fail.
-   * @throws AssertionError when something is left that was not there before.
+   * Runs `act` with its first command failing, then with the second, and so on, until no command is left to fail.
+   * After a `dead` fault a new server recovers; after any other, the same server sweeps.
+   * @returns the number of commands that failed.
+   * @throws AssertionError for remains.
    */
   async failAtEach<T>(fault: Fault, { prepare, act, end }: FaultyAct<T>): Promise<number> {
     for (let number = 0; number < MOST_COMMANDS; number++) {
@@ -125,7 +125,7 @@ export class FaultyHost implements AsyncDisposable {
     await this.host[Symbol.asyncDispose]();
   }
 
-  /** Leaves processes that were killed the time to end. */
+  /** Waits for the end of killed processes. */
   async #leaks(): Promise<readonly string[]> {
     let leaks: readonly string[] = [];
     const isEmpty = async () => (leaks = await this.decoys.leaks()).length === 0;
@@ -140,7 +140,7 @@ export class FaultyHost implements AsyncDisposable {
     await backend.close();
   }
 
-  /** Repeats the ends that failed. */
+  /** Repeats the removals that failed. */
   async #sweep(scene: FaultScene): Promise<void> {
     await scene.end();
     await scene.backend.sweep();

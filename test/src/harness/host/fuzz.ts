@@ -4,14 +4,14 @@ import { runInNewContext } from "node:vm";
 import { SeededRandom } from "@coppice/core/testing";
 import { eventually } from "./eventually.js";
 
-/** The first round's seed; each further round has the next one. `COPPICE_FUZZ_SEED` gives another. */
+/** Seed of the first round; each further round has the next number. `COPPICE_FUZZ_SEED` replaces it. */
 const FIRST_SEED = Number(process.env["COPPICE_FUZZ_SEED"] ?? 20_260_101);
 const AT_A_TIME = 8;
 const MIB = 2 ** 20;
 
 /**
  * Runs rounds with known seeds, some at a time.
- * @throws Error with the seed that has the round fail again as the first one.
+ * @throws Error with the seed with which the failed round can be repeated.
  */
 export async function fuzz(rounds: number, round: (random: SeededRandom) => Promise<void>): Promise<void> {
   const seeds = Array.from({ length: rounds }, (_, index) => FIRST_SEED + index).values();
@@ -35,8 +35,8 @@ interface Holdings {
 }
 
 /**
- * Does something twice and requires that the second time leaves nothing behind: the first may fill caches.
- * @throws Error when this process keeps holding more of anything.
+ * Runs something twice, and requires that the second run leaves nothing behind; the first may fill caches.
+ * @throws Error when this process holds more resources afterwards.
  */
 export async function withoutGrowth(
   act: () => Promise<void>,

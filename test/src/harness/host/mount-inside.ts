@@ -12,7 +12,7 @@ import { runningProcesses } from "./running-processes.js";
 const PROGRAM = fileURLToPath(new URL("../../../fixtures/mount-inside.py", import.meta.url));
 
 export interface MountInside {
-  /** Of mount(8). `fuse` is an empty directory of a server on this host. */
+  /** Type for mount(8). `fuse` is an empty directory of a server on this host. */
   readonly type: "fuse" | "tmpfs";
   /** A directory inside the sandbox, which is made. */
   readonly path: string;
@@ -20,7 +20,10 @@ export interface MountInside {
   readonly options?: string;
 }
 
-/** Why nothing can be mounted in sandboxes from outside; false when it can. @throws Error for such a reason in CI. */
+/**
+ * Reason why nothing can be mounted in sandboxes from outside; false when it can.
+ * @throws Error for such a reason in CI.
+ */
 export function reasonWithoutMounts(): string | false {
   const missing =
     process.platform !== "linux"
@@ -34,7 +37,7 @@ export function reasonWithoutMounts(): string | false {
   return missing;
 }
 
-/** Mounts a file system in a sandbox of any backend, where programs inside cannot; it goes when it is disposed of. */
+/** Mounts a file system in a sandbox of any backend from outside, until disposal. */
 export async function mountInside(
   server: TestServer,
   sandbox: Sandbox,
@@ -43,7 +46,7 @@ export async function mountInside(
   await sandbox.files.makeDir(path);
   const { files } = server.sandboxes.get(sandbox.sandboxId).runtime;
   const target = (await files.hostPath?.(path)) ?? path;
-  // A process inside shows the host where that is, whatever the backend.
+  // A marked process inside shows the host the mount namespace, whatever the backend.
   const mark = randomUUID();
   const inside = await sandbox.commands.run(`exec -a ${mark} sleep 60`, { background: true });
   try {

@@ -34,7 +34,7 @@ async function fromProc(names?: readonly string[]): Promise<readonly RunningProc
         const commandLine = (await readFile(`/proc/${pid}/cmdline`, "utf8")).replaceAll("\0", " ").trim();
         return { pid: Number(pid), commandLine };
       } catch {
-        // It ended between the listing and the look.
+        // It ended before its files were read.
         return undefined;
       }
     }),

@@ -11,12 +11,12 @@ const SUITE_TIMEOUT_MS = 240_000;
 export interface BackendScene {
   readonly backend: BackendName;
   readonly server: () => TestServer;
-  /** One that all tests of the suite share, made when the server has started. */
+  /** A sandbox that all tests of the suite share, created after the server's start. */
   readonly sandbox: () => Sandbox;
 }
 
 export interface EachBackendOptions extends Omit<FullServerOptions, "backend"> {
-  /** Also on `jail-freebsd`, whose host with ZFS takes a while to be made. False when absent. */
+  /** Runs on `jail-freebsd`, too, whose host takes a while to be made. False when absent. */
   readonly onJails?: boolean;
   /** Time limit of the suite on each backend; four minutes when absent. */
   readonly timeoutMs?: number;

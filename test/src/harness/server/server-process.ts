@@ -11,7 +11,7 @@ import { PYTHON } from "../host/python.js";
 export const COPPICE = fileURLToPath(new URL("../../../../core/bin/coppice.mjs", import.meta.url));
 
 const START_TIMEOUT_MS = 30_000;
-/** As the project's own ways to start it have it. */
+/** As in the project's own start scripts. */
 const NODE_OPTIONS = ["--max-semi-space-size=2"];
 const ENVIRONMENT = { MALLOC_ARENA_MAX: "1" };
 
@@ -25,7 +25,7 @@ export interface Installation {
 export interface InstallationOptions {
   /** Laid over the configuration, key by key at the top level. */
   readonly config?: Readonly<Record<string, unknown>>;
-  /** Further plugins, and settings over the usual ones; told the folder. */
+  /** Further plugins, and settings that replace the usual ones, made from the path of the folder. */
   readonly plugins?: (directory: string) => Readonly<Record<string, unknown>>;
 }
 
@@ -36,8 +36,8 @@ export const namespacePlugins = (directory: string): Readonly<Record<string, unk
 });
 
 /**
- * Writes a configuration with free ports, every plugin of the project, and the trees of sandboxes in
- * the folder's `sandboxes`. JSON is YAML 1.2, so that is what the file has in it.
+ * Writes a configuration with free ports, every plugin of the project, and sandboxes in the folder's `sandboxes`.
+ * The file has JSON, which is valid YAML 1.2.
  */
 export async function makeInstallation(options: InstallationOptions = {}): Promise<Installation> {
   const directory = await mkdtemp(join(tmpdir(), "coppice-installation-"));
@@ -77,7 +77,7 @@ export class ServerProcess implements AsyncDisposable {
   /** Base URLs by listener. */
   readonly urls: Readonly<Record<string, string>>;
   readonly ended: Promise<ProcessEnd>;
-  /** Lines, more of them as they come. */
+  /** Lines of its output. The array grows. */
   readonly printed: readonly string[];
   readonly #child: ChildProcess;
 
@@ -93,13 +93,13 @@ export class ServerProcess implements AsyncDisposable {
   }
 
   /**
-   * Starts a server and waits until it has said where it serves.
+   * Starts a server and waits until it has printed its addresses.
    * @throws Error with its whole output when it ends or prints nothing.
    */
   static async start(configFile: string, environment: NodeJS.ProcessEnv = {}): Promise<ServerProcess> {
     const child = spawn(process.execPath, [...NODE_OPTIONS, COPPICE, "start", configFile], {
       env: { ...process.env, ...ENVIRONMENT, ...environment },
-      // By the channel the server learns when this process is gone, however that came, and stops.
+      // The channel closes when this process ends in any way; then the server stops.
       stdio: ["ignore", "pipe", "pipe", "ipc"],
     });
     child.channel?.unref();
@@ -113,7 +113,7 @@ export class ServerProcess implements AsyncDisposable {
         printed.push(line);
         const [, name, url] = /^ {2}(\w+) +(https?:\/\/\S+)$/.exec(line) ?? [];
         if (name !== undefined && url !== undefined) urls[name] = url;
-        // Printed after the addresses, so all of them have been read.
+        // Printed after the addresses, so all of them are known.
         if (line.includes("E2B_API_URL=")) resolve("serving");
       });
     }
@@ -129,7 +129,7 @@ export class ServerProcess implements AsyncDisposable {
     throw new Error(`the server did not start (${JSON.stringify(outcome)}):\n${printed.join("\n")}`);
   }
 
-  /** The listener that takes everything. */
+  /** URL of the listener that takes every request. */
   get url(): string {
     return this.urls["api"] ?? "";
   }
@@ -138,7 +138,10 @@ export class ServerProcess implements AsyncDisposable {
     this.#child.kill(signal);
   }
 
-  /** Asks what was loaded into the server beside itself, by its channel. One question at a time; undefined when it has ended. */
+  /**
+   * Asks the module that was preloaded into the server, over its channel. One question at a time; undefined when
+   * the server has ended.
+   */
   async ask(question: string): Promise<unknown> {
     const answered = once(this.#child, "message").then(([answer]: unknown[]) => answer);
     this.#child.send(question);

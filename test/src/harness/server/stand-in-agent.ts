@@ -63,12 +63,12 @@ export async function standInForAgent(path: string, misbehave: Misbehaviour): Pr
   };
 }
 
-/** Says that a program has started. */
+/** Frame that reports a program's start. */
 export function started(id: number): Buffer {
   return frame(STARTED, id, Buffer.from([7, 0, 0, 0]));
 }
 
-/** Output of a program. */
+/** Frame with output of a program. */
 export function output(id: number, bytes: number): Buffer {
   return frame(OUTPUT, id, Buffer.alloc(bytes));
 }

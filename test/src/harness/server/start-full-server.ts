@@ -18,24 +18,24 @@ import { API_KEY } from "./api-key.js";
 import { type FreebsdHost, PYTHON_INSIDE, openFreebsdHost } from "../freebsd/freebsd-host.js";
 import { PYTHON } from "../host/python.js";
 
-// The other way to speak to kernels meets the same tests when it is asked for.
+// Selects the other transport to kernels for the same tests.
 const TRANSPORT = process.env["COPPICE_TRANSPORT"];
 
 export interface FullServerOptions {
   /** `local-process`, which every host can run, when absent. */
   readonly backend?: BackendName;
-  /** For `jail-freebsd`: the host, which stays the caller's. One that goes with the server when absent. */
+  /** For `jail-freebsd`: the host, which the caller disposes of. One for this server alone when absent. */
   readonly host?: FreebsdHost;
-  /** Laid over the server's configuration, key by key at the top level. */
+  /** Overrides of the server's configuration, by top-level key. */
   readonly server?: Readonly<Record<string, unknown>>;
-  /** Laid over a plugin's settings, by its name. */
+  /** Overrides of plugins' settings, by name. */
   readonly settings?: Readonly<Record<string, Readonly<Record<string, unknown>>>>;
 }
 
 /** The backends of the project. */
 export type BackendName = "local-process" | "linux-namespaces" | "jail-freebsd";
 
-/** A server in this process as `npm start` would have it, with every plugin and one backend. */
+/** A server in this process, with every plugin as after `npm start`, and one backend. */
 export async function startFullServer({
   backend: backendName = "local-process",
   host,

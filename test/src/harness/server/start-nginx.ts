@@ -27,8 +27,8 @@ export interface Certificate {
 }
 
 /**
- * `config/nginx.conf` as it is shipped before a server elsewhere, with one worker and one kept connection; without TLS
- * where no certificate is given.
+ * Starts nginx with the shipped `config/nginx.conf` in front of a server, with one worker and one kept connection;
+ * without TLS where no certificate is given.
  */
 export async function startNginx(upstream: string, certificate?: Certificate): Promise<Nginx> {
   const directory = await mkdtemp(join(tmpdir(), "coppice-nginx-"));

@@ -34,7 +34,7 @@ export const containmentCases: readonly ConformanceCase[] = [
         async () => {
           const before = count;
           await sleep(300);
-          // The shell's complaints stand in between.
+          // Error messages of the shell stand between the counts.
           count = Math.max(0, ...(reader.text.match(/^\d+$/gm) ?? []).map(Number));
           return count === before;
         },
