@@ -22,7 +22,7 @@ async function freePort() {
   return port;
 }
 
-/** The development configuration with other ports and a folder of its own. */
+/** Writes the development configuration with other ports and a separate folder. */
 async function writeConfig(folder) {
   const document = parseDocument(await readFile(join(ROOT, "config", "development.yaml"), "utf8"));
   const urls = {};
@@ -81,7 +81,7 @@ for (const signal of ["SIGINT", "SIGTERM", "SIGHUP"]) process.once(signal, () =>
 try {
   const { file, urls, keyFile } = await writeConfig(folder);
   const program = join(ROOT, "core", "bin", "coppice.mjs");
-  // Only what goes wrong: the demo is about what the client sees.
+  // Shows errors alone: the demo is about the client's view.
   server = spawn(process.execPath, [program, "start", file], { stdio: ["ignore", "ignore", "pipe"] });
   let messages = "";
   server.stderr.setEncoding("utf8").on("data", (text) => (messages += text));

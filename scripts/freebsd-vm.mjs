@@ -20,18 +20,21 @@ import { ROOT } from "./toolchain/project.mjs";
 
 const STEPS = join(ROOT, "scripts", "freebsd-vm-steps.sh");
 const QEMU = "qemu-system-x86_64";
-/** With it and without a screen, FreeBSD's loader takes the serial console, whatever its loader.conf says. */
+/** With it and without a screen, FreeBSD's loader uses the serial console, whatever its loader.conf sets. */
 const UEFI = "/usr/share/ovmf/OVMF.fd";
 const BOOT_SECONDS = 300;
-/** All times are longer by that without KVM, unless COPPICE_VM_PATIENCE says otherwise. */
+/** Factor for all times without KVM, unless COPPICE_VM_PATIENCE is set. */
 const PATIENCE_WITHOUT_KVM = 6;
 const GIB = 2 ** 30;
 
-/** What the guest runs, beside the steps: a step by its number, and its end, which is said after its last lines. */
+/**
+ * Script of the guest around the steps. It runs one step by its number and prints the end of the step after its
+ * last line.
+ */
 const RUN = "sh -eu .vm/$1 < /dev/null > .vm/$1.log 2>&1\nsh .vm/end $1 $?\n";
 const END = 'echo "@@ begin $1"\n[ $2 = 0 ] && n=15 || n=400\ntail -n $n .vm/$1.log\necho "@@ end $1 $2"\n';
 
-/** The steps of a file: what stands before the first is for all. */
+/** Parses a file of steps. Lines before the first step belong to every step. */
 export function parseSteps(text) {
   const [common, ...parts] = text.split(/^#@ /m);
   return parts.map((part) => {
@@ -142,7 +145,7 @@ class Guest {
     this.#wake();
   }
 
-  /** Types a line, or another key; `until` looks at what is shown from then on. */
+  /** Types a line, or another key. `until` matches only later output. */
   type(text) {
     this.#text = "";
     this.#qemu.stdin.write(text);
@@ -185,7 +188,7 @@ class Guest {
 async function logIn(guest, seconds) {
   if (!(await guest.until(/login: /, seconds)))
     throw new Error(`no login on the serial console\n${guest.lastLines()}`);
-  // What getty(8) finds typed when it begins to read is dropped.
+  // getty(8) drops input from before its first read.
   await sleep(500);
   guest.type("root\n");
   await guest.until(/[#$%] /, 10);
@@ -197,7 +200,7 @@ async function logIn(guest, seconds) {
 }
 
 async function bringTree(guest) {
-  // What is typed is shown, and is not to be taken for what is said.
+  // The console echoes the input, which must not be taken for output.
   const words =
     "dd bs=65536 if=$(ls /dev/vtbd1 /dev/vdb 2> /dev/null) | tar -xpf -; said=brought; [ -f .vm/end ]; echo $said $?";
   guest.type(`${words}\n`);
@@ -214,7 +217,7 @@ async function runStep(guest, step, number) {
   const end = new RegExp(`@@ begin ${number}\n([^]*)@@ end ${number} (\\d+)\n`);
   let match = await guest.until(end, step.seconds);
   if (match) return { code: Number(match[2]), output: match[1] };
-  // What is in the foreground of the terminal ends, and the shell is asked for what there was.
+  // Interrupts the program in the foreground, and prints the step's output so far.
   guest.type("\u0003");
   await sleep(2000);
   guest.type(`\nsh .vm/end ${number} 124\n`);

@@ -83,8 +83,9 @@ function placeholder(schema) {
 }
 
 /**
- * The lines of an object's keys. `given` are values that the manual shows in the stead of defaults; `lead`
- * is what each line starts with: its indentation, and `# ` inside of what is commented out.
+ * Lines of an object's keys.
+ * @param given values that the manual shows in place of defaults.
+ * @param lead start of each line: the indentation, and `# ` inside a comment.
  */
 function properties(schema, { lead, given = {} }) {
   const isCommented = lead.includes("#");
@@ -116,7 +117,7 @@ function isEmpty(lines) {
   return lines.every((line) => line.trimStart().startsWith("#"));
 }
 
-/** The lines of a map whose keys are names: the first with every key there is, the others briefly. */
+/** Lines of a map whose keys are names: the first entry with every key, the others in short form. */
 function named(schema, entries, indent) {
   return Object.entries(entries).flatMap(([name, given], index) => {
     if (index > 0) return [`${indent}${name}: ${flow(given)}`];

@@ -2,9 +2,10 @@
 const WORTH_BYTES = 16 * 1024;
 
 /**
- * Frees memory at once, which the collector would find only by a full pass over the heap, needed every few dozen
- * megabytes of such memory. The buffer is empty afterwards.
- * @param buffer without other readers. Left alone unless it is the whole of its memory, so that no other shares it.
+ * Frees a buffer's memory at once. The collector would find it only by a full pass over the heap, needed every few
+ * dozen megabytes of such memory. The buffer is empty afterwards.
+ * @param buffer without other readers. Left alone unless it is the whole of its memory, so that no other buffer
+ * shares it.
  */
 export function releaseMemory({ buffer, byteLength }: Buffer): void {
   if (byteLength < WORTH_BYTES || byteLength !== buffer.byteLength || buffer instanceof SharedArrayBuffer)

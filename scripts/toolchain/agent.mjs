@@ -9,7 +9,7 @@ import { FailedStep, outputOf, runStep, told } from "./step.mjs";
 /** Where there is a file of the agent's for the system: agent/native/platform.h. */
 const SYSTEMS = ["linux", "freebsd"];
 const SOURCES = join(ROOT, "agent", "native");
-/** Stand-ins for what only FreeBSD has. */
+/** Stand-ins for interfaces of FreeBSD. */
 const STAND_INS = join(SOURCES, "testing");
 const FOLDER = join(TOOLCHAIN, "agent");
 /** Programs of their own, which are built on demand. */
@@ -69,8 +69,8 @@ async function compile({ compiler: [program, ...words], env = process.env }, inp
 }
 
 /**
- * Builds the agent, unless it is there. Without a compiler the server goes on without it: a Node process
- * starts the programs of `local-process`, and other backends say what they miss.
+ * Builds the agent if it is missing. Without a compiler the server works without it: a Node process starts the
+ * programs of `local-process`, and other backends report what is missing.
  * @returns the path of the binary, or undefined.
  */
 export async function ensureAgent() {
@@ -96,7 +96,10 @@ export async function ensureAgent() {
   return binary;
 }
 
-/** Says which build is this checkout's. The others stay: a running sandbox may have been started from one. */
+/**
+ * Records which build belongs to this checkout. The others stay: a running sandbox may have been started from one
+ * of them.
+ */
 async function select(digest) {
   const record = join(FOLDER, "current");
   const selected = existsSync(record) ? await readFile(record, "utf8") : undefined;
@@ -105,7 +108,10 @@ async function select(digest) {
   await rename(`${record}.${process.pid}`, record);
 }
 
-/** Builds the agent for FreeBSD, whatever system this is. @param target of zig, such as `x86_64-freebsd.14.0`. */
+/**
+ * Builds the agent for FreeBSD on any system.
+ * @param target of zig, such as `x86_64-freebsd.14.0`.
+ */
 export async function crossBuildAgent(target, python, binary) {
   const cache = join(TOOLCHAIN, "zig");
   const env = { ...process.env, ZIG_GLOBAL_CACHE_DIR: cache, ZIG_LOCAL_CACHE_DIR: cache };
@@ -113,7 +119,7 @@ export async function crossBuildAgent(target, python, binary) {
   await compile({ compiler, env }, inputsIn(SOURCES, await sources()), binary);
 }
 
-/** Builds the agent out of what is for FreeBSD, over stand-ins, for tests on Linux. */
+/** Builds the agent's FreeBSD sources with stand-ins, for tests on Linux. */
 export async function buildAgentOverStandIns(binary) {
   const compiler = await findCompiler();
   if (compiler === undefined) throw new FailedStep("a C compiler is missing");

@@ -5,7 +5,7 @@ import { mustRunStep, told } from "./step.mjs";
 
 const COMPILER = join(ROOT, "node_modules", "typescript", "bin", "tsc");
 
-/** Compiles what changed. */
+/** Compiles the sources that have changed. */
 export function build(toolchain) {
   const options = { env: toolchain.environment };
   return told("Compiling what changed", () =>

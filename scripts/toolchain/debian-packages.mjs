@@ -49,9 +49,9 @@ const WANTED = [
 ];
 
 /**
- * Installs on Debian, for root, what is missing of that. Whether it worked is for the tests to find out, but in CI, which
- * skips nothing that can be had.
- * @returns environment variables for what they do not look for themselves.
+ * Installs the missing packages on Debian, as root. Outside of CI a failure is left to the tests, which skip what
+ * they lack.
+ * @returns environment variables with the paths of programs that tests do not find themselves.
  */
 export async function ensureTestPackages() {
   await installMissing();

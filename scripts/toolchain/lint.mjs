@@ -33,8 +33,8 @@ export function format(toolchain, paths = []) {
 }
 
 /**
- * Compares core's public interface with the committed reports `core/*.api.md`, so that no change of it
- * goes by unseen; or, with `isUpdate`, writes them anew.
+ * Compares core's public interface with the committed reports `core/*.api.md`, so that no change goes unnoticed.
+ * With `isUpdate` it writes the reports.
  */
 export async function checkInterface(toolchain, isUpdate) {
   const what = isUpdate ? "writing core/*.api.md" : "the check of core/*.api.md (fix: npm run generate)";
@@ -44,7 +44,10 @@ export async function checkInterface(toolchain, isUpdate) {
   }
 }
 
-/** Compares config/default.yaml, config/schema.json and docs/errors.md with the code; or, with `isUpdate`, writes them anew. */
+/**
+ * Compares config/default.yaml, config/schema.json and docs/errors.md with the code. With `isUpdate` it writes
+ * them.
+ */
 export async function checkManuals(toolchain, isUpdate) {
   const what = isUpdate
     ? "writing config/ and docs/errors.md"

@@ -1,4 +1,4 @@
-/** Something that set-up cannot fetch. Its message is one sentence: what is missing, and how to get it. */
+/** A prerequisite that set-up cannot fetch. Its message is one sentence: what is missing, and how to get it. */
 export class MissingPrerequisite extends Error {
   name = "MissingPrerequisite";
 }

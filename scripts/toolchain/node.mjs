@@ -4,7 +4,7 @@ import { MissingPrerequisite, NPM_MISSING } from "./missing-prerequisite.mjs";
 import { TOOLCHAIN } from "./project.mjs";
 import { outputOf, runStepAgain, told } from "./step.mjs";
 
-/** The release that is fetched: Node 24 LTS, the one that is tested. */
+/** Node release to fetch: Node 24 LTS, which the tests run on. */
 const TARGET_VERSION = "24.21.0";
 /** Minimum that the packages accept, set by @connectrpc/connect-node and chokidar. */
 const OLDEST_VERSION = "22.22.0";
@@ -66,7 +66,7 @@ export async function ensureNode() {
   return FETCHED;
 }
 
-/** The environment in which `node`, `npm` and what they start are that Node. */
+/** Environment in which `node`, `npm` and their child processes are that Node. */
 export function environmentFor(node) {
   return { ...process.env, PATH: `${dirname(node)}:${process.env.PATH ?? ""}` };
 }

@@ -16,8 +16,8 @@ async function lockedPackages(path) {
 }
 
 /**
- * True when node_modules holds what package-lock.json asks for. npm writes down what it installed as
- * its last act, so an installation that was interrupted does not count.
+ * True when node_modules matches package-lock.json. npm writes its record as the last step, so an interrupted
+ * installation does not count.
  */
 async function arePackagesInstalled() {
   const wanted = await lockedPackages(join(ROOT, "package-lock.json"));
@@ -25,7 +25,7 @@ async function arePackagesInstalled() {
   if (wanted === undefined || installed === undefined) return false;
   return Object.entries(wanted).every(([path, entry]) => {
     const found = installed[path];
-    // Of the optional ones npm takes those of this platform.
+    // npm installs only those optional packages that suit this platform.
     if (path === "" || (found === undefined && entry.optional === true)) return true;
     return found !== undefined && found.version === entry.version && found.link === entry.link;
   });
@@ -43,6 +43,6 @@ export async function ensurePackages(node) {
     throw new MissingPrerequisite(NPM_MISSING);
   }
   if (code !== 0) throw new FailedStep("npm ci failed: its message above says why");
-  // Those of other systems, which are in its package.
+  // The package contains binaries of other systems.
   if (process.platform === "freebsd") await rm(ZEROMQ_BINARIES, { recursive: true, force: true });
 }

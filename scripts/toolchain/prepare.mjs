@@ -4,10 +4,10 @@ import { ensurePackages } from "./packages.mjs";
 import { ensurePython } from "./python.mjs";
 
 /**
- * Fetches what is missing: Node, the npm packages and, unless `needsPython` is false, a Python for the
- * code interpreter; builds the agent. Does nothing when all is there. On FreeBSD the interpreter is that of the
- * templates: PyPI has no binaries of numpy and others for it.
- * @returns `node`, the path of the executable, and `environment`, for what runs under it.
+ * Fetches Node, the npm packages and, unless `needsPython` is false, a Python for the code interpreter, and builds
+ * the agent. Does only what is missing. On FreeBSD the interpreter is that of the templates: PyPI has no binaries
+ * of numpy and others for it.
+ * @returns `node`, the path of the executable, and `environment`, for programs under it.
  */
 export async function prepare({ needsPython = process.platform !== "freebsd" } = {}) {
   const node = await ensureNode();

@@ -15,8 +15,8 @@ const VENV = join(TOOLCHAIN, "python");
 const VENV_PYTHON = join(VENV, "bin", "python3");
 const RECORD = join(TOOLCHAIN, "python.json");
 
-// The interpreter tells its own real path and prefixes: one found on PATH may be a version manager's
-// shim, and a mount into a sandbox needs the folders that it lives in.
+// The interpreter reports its own real path and prefixes: one found on PATH may be a version manager's shim, and a
+// mount into a sandbox needs its folders.
 const PROBE = `
 import json, sys, ${MODULES.join(", ")}
 from importlib.metadata import version
@@ -111,7 +111,7 @@ export async function ensurePython() {
         "pip, or unset it.",
     );
   }
-  // Importing all four takes a second; what was found before is trusted while its interpreter stands.
+  // Importing all four takes a second, so an earlier result is reused while its interpreter exists.
   const known = await recorded();
   if (known !== undefined && existsSync(known.interpreter)) return known.interpreter;
   const found = existingPython() ?? (await makeVenv()) ?? (await debianPython());

@@ -2,11 +2,11 @@ import { spawn, spawnSync } from "node:child_process";
 import { setTimeout as sleep } from "node:timers/promises";
 import { ROOT } from "./project.mjs";
 
-/** How often something is tried that a network can spoil, and what goes by in between. */
+/** Number of attempts of a step that uses the network, and the pause between two. */
 const ATTEMPTS = 3;
 const PAUSE_MS = 5_000;
 
-/** A command of ours that said itself what went wrong. */
+/** A failed step of set-up that has printed its own error. */
 export class FailedStep extends Error {
   name = "FailedStep";
 }
@@ -24,8 +24,8 @@ export function runStep(command, parameters, options = {}) {
 }
 
 /**
- * As `runStep`, for what fetches: again when it failed, a few times in all, and each time that is said.
- * @param what names it.
+ * As `runStep`, repeated a few times after a failure, which is printed each time.
+ * @param what name of the step.
  */
 export async function runStepAgain(what, command, parameters, options) {
   for (let attempt = 1; ; attempt++) {
@@ -42,7 +42,7 @@ export async function mustRunStep(what, command, parameters, options) {
   if (code !== 0) throw new FailedStep(`${what} failed (exit code ${code})`);
 }
 
-/** Does something that takes its time, and says what, and how long it took. */
+/** Runs a long step, and prints its name and its duration. */
 export async function told(what, run) {
   const startedMs = Date.now();
   console.log(`${what} …`);

@@ -25,8 +25,8 @@ async function makeGuest() {
 }
 
 /**
- * A Linux that starts in QEMU, for tests alone. Made anew when its folder is removed.
- * @returns the environment variable by which they find it.
+ * A Linux guest for QEMU, for tests alone. Made anew when its folder is removed.
+ * @returns the environment variable with its path.
  */
 export async function testGuest() {
   if (process.arch !== "x64" || !canInstallDebianPackages()) return {};

@@ -10,7 +10,7 @@ const SDKS = {
   older: ["e2b==1.0.3", "e2b-code-interpreter==1.0.1"],
 };
 const OLDEST_PYTHON = [3, 11];
-/** A Jupyter kernel that is none of ours. Without what it needs: it runs in the Python that has ipykernel. */
+/** A third-party Jupyter kernel. Without its dependencies: it runs in the Python that has ipykernel. */
 const SCHEME_KERNEL = ["calysto-scheme==2.1.9", "metakernel==1.0.7", "yasi==2.1.2", "comm==0.2.3"];
 /** A compiler with the headers and libraries of FreeBSD. */
 const ZIG = ["ziglang==0.17.1"];
@@ -43,7 +43,7 @@ async function venvWith(base, { name, packages, probe, options = [] }) {
   return interpreter;
 }
 
-/** @returns whether it has what was wanted. */
+/** @returns true when it has the wanted packages. */
 async function fillVenv(base, { folder, packages, probe, options }) {
   const interpreter = join(folder, "bin", "python3");
   await rm(folder, { recursive: true, force: true });
@@ -72,9 +72,9 @@ export async function ensureZig() {
 }
 
 /**
- * Python environments for the tests alone: SDKs, a kernel, a compiler. What cannot be had is left out, and the tests that
- * need it say so when they are skipped.
- * @returns environment variables by which the tests find them.
+ * Makes Python environments for the tests alone: SDKs, a kernel, a compiler. Those that cannot be fetched are left
+ * out, and the tests that need them are skipped with a reason.
+ * @returns environment variables with their paths.
  */
 export async function testVenvs() {
   const base = suitablePython();

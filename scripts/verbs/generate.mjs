@@ -11,8 +11,8 @@ import { mustRunStep } from "../toolchain/step.mjs";
 const BUF = join(ROOT, "node_modules", "@bufbuild", "buf", "bin", "buf");
 
 /**
- * Writes anew what is generated and committed: protobuf code, core's interface reports, the manual and the
- * schema of the configuration, the catalogue of errors, and the gaps of the lock file.
+ * Writes the generated files that are committed: protobuf code, core's interface reports, the manual and the schema
+ * of the configuration, the catalogue of errors, and the missing entries of the lock file.
  */
 export async function run() {
   const toolchain = await prepare({ needsPython: false });

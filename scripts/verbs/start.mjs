@@ -9,7 +9,7 @@ const ENVIRONMENT = { MALLOC_ARENA_MAX: "1" };
 
 /** Serves `config/development.yaml`, or the configuration that is named. */
 export async function run([config, ...more]) {
-  // npm moves to the root of the project; the path was meant from where npm was called.
+  // npm changes to the root of the project; the path is relative to npm's first directory.
   const from = process.env.INIT_CWD ?? process.cwd();
   const path = config === undefined ? join(ROOT, "config", "development.yaml") : resolve(from, config);
   const options = { nodeOptions: NODE_OPTIONS, environment: ENVIRONMENT };

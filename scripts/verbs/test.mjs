@@ -17,10 +17,10 @@ const FAILURES = join(ROOT, "scripts", "toolchain", "test-failures.mjs");
 const MOST_RETRIED = 12;
 /** One waits while the others compute, also where there are two processors. */
 const FILES_AT_ONCE = 3;
-/** A test file that takes this long hangs. */
+/** Time limit of a test file. */
 const TEST_TIMEOUT_MS = 10 * 60 * 1000;
 
-/** Which test files to run: all, or those below the workspaces or files that were named. */
+/** Globs of the test files to run: all, or those of the named workspaces or files. */
 async function testGlobs(paths) {
   const chosen = paths.length > 0 ? paths.map((path) => path.replace(/\/$/, "")) : await workspaces();
   return chosen.map((path) => {
@@ -29,7 +29,10 @@ async function testGlobs(paths) {
   });
 }
 
-/** Runs test files. @returns the exit code, what was skipped, and the files in which something failed. */
+/**
+ * Runs test files.
+ * @returns the exit code, the skipped tests with their reasons, and the files with failures.
+ */
 async function runFiles(toolchain, files, concurrency) {
   const folder = await mkdtemp(join(tmpdir(), "coppice-test-"));
   const reports = { [SKIPS]: join(folder, "skips.txt"), [FAILURES]: join(folder, "failures.txt") };
@@ -50,7 +53,7 @@ async function runFiles(toolchain, files, concurrency) {
         ]),
         ...files,
       ],
-      // A process finds compiled what an earlier one has loaded.
+      // Processes share one cache of compiled code.
       { env: { ...toolchain.environment, NODE_COMPILE_CACHE: join(folder, "compiled") } },
     );
     return { code, skipped: await lines(reports[SKIPS]), failed: await lines(reports[FAILURES]) };
@@ -60,8 +63,8 @@ async function runFiles(toolchain, files, concurrency) {
 }
 
 /**
- * Runs the tests, then says what was skipped and why. Files that failed get a second run, alone: several at a
- * time keep this machine busy, and some tests are about time. Which they were is said, too.
+ * Runs the tests, and prints the skipped ones with their reasons. Files with failures run a second time, alone:
+ * several at a time keep this machine busy, and some tests depend on time. Their names are printed, too.
  */
 async function runTests(toolchain, globs) {
   const first = await runFiles(toolchain, globs, FILES_AT_ONCE);
@@ -80,12 +83,15 @@ async function runTests(toolchain, globs) {
   return code;
 }
 
-/** Fetches what the tests alone use. @returns environment variables by which they find it. */
+/**
+ * Fetches the tools that only tests use.
+ * @returns environment variables with their paths.
+ */
 async function fetchForTests() {
   return { ...(await ensureTestPackages()), ...(await testGuest()), ...(await testVenvs()) };
 }
 
-/** Builds from nothing, lints, and runs the tests: all, or those of the workspaces or files that are named. */
+/** Builds from nothing, lints, and runs all tests, or those of the named workspaces or files. */
 export async function run(paths) {
   const toolchain = await prepare();
   const fetched = fetchForTests();
@@ -93,7 +99,7 @@ export async function run(paths) {
   fetched.catch(() => undefined);
   await cleanBuild();
   await build(toolchain);
-  // A finding of the linter does not hide what the tests have to say.
+  // The tests run even after a finding of the linter.
   const lintError = await lint(toolchain).catch((error) => error);
   Object.assign(toolchain.environment, await fetched);
   const code = await runTests(toolchain, await testGlobs(paths));

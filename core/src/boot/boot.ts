@@ -54,7 +54,7 @@ export interface Server {
   /** A service of the kernel, or one that a plugin provides. @throws Error when there is none. */
   resolve<T>(token: Token<T>): T;
   readonly requests: number;
-  /** How long `stop` waits for those. */
+  /** Time limit of `stop` for running requests, in milliseconds. */
   readonly drainTimeoutMs: number;
   /** How long each clean-up step of `stop` may take. */
   readonly stopTimeoutMs: number;

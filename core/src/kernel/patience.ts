@@ -6,7 +6,7 @@ export interface PatienceOptions {
   readonly clock: Clock;
   /** Time limit of each step; undefined = no limit. */
   readonly timeoutMs: number | undefined;
-  /** Called for a step that takes noticeably long. */
+  /** Called for a step that takes more than a few seconds. */
   readonly onSlow: (plugin: string, step: string) => void;
 }
 

@@ -157,8 +157,8 @@ export class HeldSandbox implements LiveSandbox {
   }
 
   /**
-   * Stops it from serving; all watchers of `ended` learn it before this returns. The first reason counts.
-   * @returns the backend's sandbox to destroy; undefined while it is being created: its creator undoes that.
+   * Stops it from serving. All watchers of `ended` are called before this returns. The first reason counts.
+   * @returns the backend's sandbox to destroy; undefined during a creation, whose creator destroys it.
    */
   end(reason: EndReason): Sandbox | undefined {
     // Not by its state: the last server may have written that it is being killed, and why.

@@ -167,7 +167,7 @@ export class Pauses {
     const { id, endsAtMs } = held.record;
     const { pausing } = held.runtime;
     const event = events.of("paused", held.record, { reason: trigger });
-    // From here on no request reaches it, and the next server pauses one that a crash leaves half frozen.
+    // From here on no request reaches it. A later server pauses a sandbox that a crash leaves half frozen.
     const isStopped = !keepsMemory || undefined;
     held.update({
       state: "paused",

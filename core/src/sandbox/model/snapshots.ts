@@ -16,7 +16,7 @@ export interface SnapshotRecord {
   readonly isTemporary: boolean;
   readonly backend: string;
   readonly template: string;
-  /** The sandbox it was taken of, which may be gone. */
+  /** The sandbox that it was taken of. It may have ended. */
   readonly sandboxId: SandboxId;
   readonly takenAtMs: number;
   /** Limits of its sandbox, the default for sandboxes made from it. */

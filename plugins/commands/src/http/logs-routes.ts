@@ -82,7 +82,7 @@ function joinPieces({ command, pieces, nextCursor }: LogPage, { wanted, isText }
   const isRunning = command.phase === "running";
   const tail = lastOfOneStream(pieces, wanted);
   const cut = isText && (isRunning || nextCursor < command.outputBytes) ? unfinishedBytes(tail) : 0;
-  // The rest of the character may be lost: an ended command's page goes on in any case.
+  // The rest of the character may be lost: the page of an ended command is complete in any case.
   if (cut === bytes.length && !isRunning) return { bytes, nextCursor };
   return { bytes: bytes.subarray(0, bytes.length - cut), nextCursor: nextCursor - cut };
 }

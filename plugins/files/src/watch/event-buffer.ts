@@ -42,7 +42,7 @@ export class EventBuffer {
     return events;
   }
 
-  /** Resolves when `take` has something to say, after `timeoutMs`, or when the signal aborts. */
+  /** Resolves when `take` has events, after `timeoutMs`, or when the signal aborts. */
   async wait(options: {
     readonly clock: Clock;
     readonly timeoutMs: number;

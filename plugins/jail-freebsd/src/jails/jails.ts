@@ -122,7 +122,9 @@ export class Jails {
     return code === 0 ? stdout.trim() : undefined;
   }
 
-  /** Unmounts what a jail left that died, was never finished, or was in use. The clone itself stays mounted. */
+  /**
+   * Unmounts what is left of a jail that died, was never finished, or was in use. The clone itself stays mounted.
+   */
   async #unmountBelow(root: string): Promise<void> {
     for (let round = 1; ; round++) {
       const table = await this.#host.run("mount", ["-p"]);

@@ -180,7 +180,7 @@ export class CodeContext implements KernelObserver {
     if (canGoOnWith(before, after)) {
       const unset = Object.keys(before).filter((name) => !(name in after));
       await kernel.changeEnvironment({ set: after, unset });
-      // Not before: a kernel that did not answer is to be asked again.
+      // Set only now: a kernel that did not answer gets the same request again.
       this.#environment = after;
     } else {
       this.#restartCause = undefined;

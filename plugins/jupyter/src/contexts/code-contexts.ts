@@ -263,7 +263,7 @@ export class SandboxContexts {
   /** Leaves every kernel to a later server, or ends those that cannot be adopted. */
   async detach(): Promise<void> {
     if (this.notes === undefined) return this.end();
-    // First, or it would be noted that the kernels are gone.
+    // First: otherwise the end of the kernels would be recorded.
     await this.notes.close();
     this.#zygote?.detach();
     await Promise.all(this.#forget().map((context) => context.detach()));
