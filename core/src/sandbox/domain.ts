@@ -8,10 +8,11 @@ import type { Backends } from "./contract/backend.js";
 import { BackendRegistry } from "./backends/backend-registry.js";
 import { configuredTemplates } from "./templates/configured-templates.js";
 import { chooseBackends, firstOrOnly } from "./backends/choose-backends.js";
+import type { SandboxServices } from "./backends/sandbox-services.js";
 import { EventRelay } from "./ledger/event-relay.js";
 import type { Ledger } from "./ledger/ledger.js";
 import { ledgerHandle } from "./ledger/ledger-handle.js";
-import { LedgerLeases } from "./ledger/ledger-leases.js";
+import { ledgerLeases } from "./ledger/ledger-leases.js";
 import { reconcile } from "./life/reconcile.js";
 import { sandboxMetrics } from "./model/sandbox-metrics.js";
 import { SandboxRegistry } from "./life/sandbox-registry.js";
@@ -79,59 +80,29 @@ export function createSandboxDomain(options: SandboxDomainOptions): SandboxDomai
     () => (chosen = options.ledger?.() ?? new SqliteLedger({ dataDir, endedKept: settings.endedKept })),
   );
   const metrics = sandboxMetrics(options.metrics, (state) => registry.count(state));
-  const teardown = new Teardown({
-    clock,
-    log,
-    destroyTimeoutMs: settings.destroyTimeout,
-    destroyConcurrency: settings.destroyConcurrency,
-    onFailure: () => metrics.destroyFailed(),
-  });
+  const teardown = new Teardown({ settings, metrics, clock, log });
   const warmUps = new AddedWarmUps();
-  const events = new EventRelay({
-    most: settings.maximumOutbox,
-    metrics,
-    ledger,
-    clock,
-    log,
-  });
+  const events = new EventRelay({ settings, metrics, ledger, clock, log });
   const pools = new WarmPools(options.metrics);
+  const services: SandboxServices = { settings, backends, ledger, teardown, metrics, events, clock, log };
   const registry = new SandboxRegistry({
-    settings,
-    backends,
+    ...services,
     admissions,
-    ledger,
     snapshots: { of: (tenant) => snapshots.of(tenant) },
     volumes: { of: (tenant) => volumes.of(tenant), released: (ids) => volumes.released(ids) },
-    teardown,
-    metrics,
-    events,
     warmUps,
     pools,
-    clock,
-    log,
   });
   const snapshots = new SnapshotRegistry({
-    settings,
+    ...services,
     held: (id) => registry.held(id),
     sandboxes: registry,
-    backends,
-    teardown,
-    ledger,
-    metrics,
-    events,
-    clock,
-    log,
   });
-  const contents = new VolumeContents({ settings, backends, teardown, clock, log });
+  const contents = new VolumeContents(services);
   const volumes = new VolumeRegistry({
+    ...services,
     contents,
-    settings,
-    backends,
     isMounted: (id) => registry.isMounted(id),
-    teardown,
-    ledger,
-    clock,
-    log,
   });
   return {
     templates: configuredTemplates(settings.templates, (backend) => {
@@ -144,7 +115,7 @@ export function createSandboxDomain(options: SandboxDomainOptions): SandboxDomai
       const name = backend ?? backends.defaultName ?? likely;
       return all.find((one) => one.name === name)?.defaultLimits;
     }),
-    leases: new LedgerLeases(ledger),
+    leases: ledgerLeases(ledger),
     warmUps,
     events,
     sandboxes: registry,
@@ -156,19 +127,15 @@ export function createSandboxDomain(options: SandboxDomainOptions): SandboxDomai
     async start() {
       await chooseBackends(backends, settings, { log, patience });
       await ledger.open();
-      await reconcile({ backends, ledger, registry, teardown, patience, clock, log });
+      await reconcile({ ...services, registry, patience });
       // After the sandboxes: snapshots in use are known then.
       await snapshots.reconcile();
       await volumes.reconcile();
       registry.start();
       snapshots.start();
     },
-    fillPools() {
-      pools.start();
-    },
-    tellEvents() {
-      events.start();
-    },
+    fillPools: () => pools.start(),
+    tellEvents: () => events.start(),
     async stop() {
       snapshots.close();
       await contents.closeAll();

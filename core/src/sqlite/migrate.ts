@@ -1,4 +1,5 @@
 import type { DatabaseSync } from "node:sqlite";
+import { transaction } from "./transaction.js";
 
 /**
  * Migrates an open SQLite file to the newest version, all or nothing.
@@ -6,18 +7,12 @@ import type { DatabaseSync } from "node:sqlite";
  * @throws Error for an unknown version.
  */
 export function migrate(database: DatabaseSync, migrations: readonly string[]): void {
-  database.exec("BEGIN IMMEDIATE");
-  try {
+  transaction(database, () => {
     const version = knownVersion(database, migrations.length);
-    if (version < migrations.length) {
-      for (const step of migrations.slice(version)) database.exec(step);
-      database.exec(`PRAGMA user_version = ${migrations.length}`);
-    }
-    database.exec("COMMIT");
-  } catch (error) {
-    if (database.isTransaction) database.exec("ROLLBACK");
-    throw error;
-  }
+    if (version === migrations.length) return;
+    for (const step of migrations.slice(version)) database.exec(step);
+    database.exec(`PRAGMA user_version = ${migrations.length}`);
+  });
 }
 
 /** The version of a file, from 0 to `newest`. @throws Error for an unknown one. */

@@ -1,5 +1,6 @@
 import { closeSync, openSync } from "node:fs";
 import { DatabaseSync } from "node:sqlite";
+import { messageOf } from "../kernel/errors.js";
 import { migrate } from "./migrate.js";
 
 export interface DatabaseOptions {
@@ -26,7 +27,6 @@ export function openDatabase({ path, migrations }: DatabaseOptions): DatabaseSyn
     return database;
   } catch (error) {
     database?.close();
-    const reason = error instanceof Error ? error.message : String(error);
-    throw new Error(`cannot use ${path}: ${reason}`, { cause: error });
+    throw new Error(`cannot use ${path}: ${messageOf(error)}`, { cause: error });
   }
 }

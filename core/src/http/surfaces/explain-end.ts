@@ -1,4 +1,4 @@
-import { describeEnd } from "../../sandbox/life/describe-end.js";
+import { describeEnd } from "../../sandbox/model/describe-end.js";
 import type { Sandboxes } from "../../sandbox/life/sandboxes.js";
 import { UnknownSandbox } from "../../sandbox/contract/unknown-sandbox.js";
 import type { SurfaceRequest } from "./surface-request.js";

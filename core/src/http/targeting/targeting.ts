@@ -1,6 +1,6 @@
 import type { IncomingMessage } from "node:http";
 import type { Guard } from "../surfaces/surface-hooks.js";
-import { describeEnd } from "../../sandbox/life/describe-end.js";
+import { describeEnd } from "../../sandbox/model/describe-end.js";
 import { isDigestOf } from "../../sandbox/backends/sandbox-secrets.js";
 import type { Sandboxes } from "../../sandbox/life/sandboxes.js";
 import { sandboxNotFound } from "../messages/edge-refusal.js";

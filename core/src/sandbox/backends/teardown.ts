@@ -4,15 +4,14 @@ import { Semaphore } from "../../kernel/semaphore.js";
 import { sleep, within } from "../../kernel/time.js";
 import type { Logger } from "../../observe/logger.js";
 import type { Sandbox } from "../contract/backend.js";
+import type { SandboxMetrics } from "../model/sandbox-metrics.js";
+import type { SandboxesConfig } from "../model/sandboxes-config.js";
 
 export interface TeardownOptions {
+  readonly settings: Pick<SandboxesConfig, "destroyTimeout" | "destroyConcurrency">;
+  readonly metrics: Pick<SandboxMetrics, "destroyFailed">;
   readonly clock: Clock;
   readonly log: Logger;
-  /** Time limit of one attempt. */
-  readonly destroyTimeoutMs: number;
-  readonly destroyConcurrency: number;
-  /** Called for every failed attempt to destroy a sandbox. */
-  readonly onFailure: () => void;
 }
 
 export interface Removal {
@@ -44,7 +43,7 @@ export class Teardown {
 
   constructor(options: TeardownOptions) {
     this.#options = options;
-    this.#turns = new Semaphore(options.destroyConcurrency);
+    this.#turns = new Semaphore(options.settings.destroyConcurrency);
   }
 
   destroy(sandbox: Sandbox): RemovalProgress {
@@ -72,13 +71,13 @@ export class Teardown {
 
   async #undo(undoing: Removal, fail: (error: Error) => void): Promise<boolean> {
     const { what, id, soonAttempts } = undoing;
-    const { clock, log, onFailure } = this.#options;
+    const { clock, log, metrics } = this.#options;
     for (let attempt = 1; ; attempt += 1) {
       try {
         await this.#turns.run(() => this.#attempt(undoing));
         return true;
       } catch (error) {
-        if (what === "sandbox") onFailure();
+        if (what === "sandbox") metrics.destroyFailed();
         log.error({ [what]: id, attempt, err: error }, `destroying a ${what} failed`);
         if (attempt >= soonAttempts) {
           const text = `${what} "${id}" could not be destroyed yet; the server keeps trying`;
@@ -94,9 +93,10 @@ export class Teardown {
 
   /** One attempt. A hanging call is abandoned: it is safe to repeat. */
   #attempt({ run }: Removal): Promise<void> {
-    const { clock, destroyTimeoutMs } = this.#options;
-    const text = `still not destroyed after ${destroyTimeoutMs} ms`;
+    const { clock, settings } = this.#options;
+    const timeoutMs = settings.destroyTimeout;
+    const text = `still not destroyed after ${timeoutMs} ms`;
     const overdue = (): Error => new SandboxError("backend_timeout", text);
-    return within(run, { clock, timeoutMs: destroyTimeoutMs, overdue });
+    return within(run, { clock, timeoutMs, overdue });
   }
 }

@@ -6,11 +6,11 @@ import type { SandboxRecord } from "../model/live-sandbox.js";
 import type { SandboxMetrics } from "../model/sandbox-metrics.js";
 import type { SandboxEvent, SandboxEventDetail, SandboxEventType } from "../model/sandbox-event.js";
 import type { EventRecorder, SandboxEvents } from "../model/sandbox-events.js";
+import type { SandboxesConfig } from "../model/sandboxes-config.js";
 
 export interface EventRelayOptions {
   readonly ledger: Ledger;
-  /** Limit of events that wait for a failing recorder. */
-  readonly most: number;
+  readonly settings: Pick<SandboxesConfig, "maximumOutbox">;
   readonly metrics: Pick<SandboxMetrics, "eventsDropped">;
   readonly clock: Clock;
   readonly log: Logger;
@@ -92,7 +92,8 @@ export class EventRelay implements SandboxEvents {
 
   /** Drops the oldest of too many events. Never rejects: an unwritable ledger gets no more of them either. */
   async #makeRoom(): Promise<void> {
-    const { ledger, most, metrics, log } = this.#options;
+    const { ledger, settings, metrics, log } = this.#options;
+    const most = settings.maximumOutbox;
     try {
       const dropped = await ledger.trimOutbox(most);
       if (dropped === 0) return;

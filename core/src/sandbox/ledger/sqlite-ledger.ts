@@ -5,10 +5,12 @@ import { z } from "zod";
 import type { SandboxId, SnapshotId, VolumeId } from "../contract/backend.js";
 import { BootError, messageOf, SandboxError } from "../../kernel/errors.js";
 import { knownVersion, migrate } from "../../sqlite/migrate.js";
+import { transaction } from "../../sqlite/transaction.js";
 import { sqliteErrorCode } from "../../sqlite/sqlite-error-code.js";
 import type { AddressLease } from "../contract/address-leases.js";
 import type { EndedSandbox, Leaseholder, LeaseRequest, Ledger, LedgerEntry, LedgerNote } from "./ledger.js";
-import type { SandboxRecord } from "../model/live-sandbox.js";
+import { END_REASONS } from "../model/describe-end.js";
+import type { EndReason, SandboxRecord } from "../model/live-sandbox.js";
 import type { SandboxEvent } from "../model/sandbox-event.js";
 import type { SnapshotRecord } from "../model/snapshots.js";
 import { DEFAULT_TENANT } from "../model/tenant.js";
@@ -87,7 +89,7 @@ const SQLITE_BUSY = 5;
 /** A full disk is rarely emptied sooner. */
 const RETRY_AFTER_SECONDS = 5;
 
-const endReason = z.enum(["killed", "timed out", "out of memory", "out of disk", "backend lost", "shutdown"]);
+const endReason = z.enum(Object.keys(END_REASONS) as EndReason[]);
 const text = z.record(z.string(), z.string());
 
 const limits = z.object({
@@ -97,73 +99,90 @@ const limits = z.object({
   processes: z.number().optional(),
 });
 
-const sandboxRecord = z.object({
-  id: z.string(),
-  // Absent in records from before tenants.
-  owner: z.string().default(DEFAULT_TENANT),
-  backend: z.string(),
-  template: z.string(),
-  snapshot: z.string().optional(),
-  state: z.enum(["creating", "running", "paused", "killing"]),
-  startedAtMs: z.number(),
-  endsAtMs: z.number().optional(),
-  timeoutMs: z.number().optional(),
-  onTimeout: z.enum(["kill", "pause"]).default("kill"),
-  keepsMemory: z.boolean().optional(),
-  isStopped: z.boolean().optional(),
-  autoResume: z.boolean().default(false),
-  metadata: text,
-  environment: text,
-  accessToken: z.string().optional(),
-  trafficAccessToken: z.string().optional(),
-  maskRequestHost: z.string().optional(),
-  limits,
-  isResizing: z.boolean().optional(),
-  idempotency: z.object({ key: z.string(), fingerprint: z.string() }).optional(),
-  allowInternetAccess: z.boolean(),
-  egress: z.object({ allowOut: z.array(z.string()), denyOut: z.array(z.string()) }).optional(),
-  mounts: z
-    .array(z.object({ volume: z.string(), name: z.string(), path: z.string(), readOnly: z.boolean() }))
-    .default([]),
-});
+/** Fields of a sandbox that JSON leaves out. */
+const ABSENT = {
+  snapshot: undefined,
+  endsAtMs: undefined,
+  timeoutMs: undefined,
+  accessToken: undefined,
+  trafficAccessToken: undefined,
+  maskRequestHost: undefined,
+  egress: undefined,
+};
 
-const snapshotRecord = z.object({
-  id: z.string(),
-  owner: z.string(),
-  state: z.enum(["taking", "ready", "removing"]),
-  name: z.string().optional(),
-  isTemporary: z.boolean().default(false),
-  backend: z.string(),
-  template: z.string(),
-  sandboxId: z.string(),
-  takenAtMs: z.number(),
-  limits,
-});
-
-const sandboxEvent = z.object({
-  id: z.string(),
-  type: z.enum(["created", "updated", "paused", "resumed", "snapshotted", "killed"]),
-  atMs: z.number(),
-  sandboxId: z.string(),
-  owner: z.string(),
-  template: z.string(),
-  snapshot: z.string().optional(),
-  metadata: text,
-  detail: z.object({
-    reason: z.string().optional(),
-    endsAtMs: z.number().optional(),
-    network: z
-      .object({
-        allowInternetAccess: z.boolean(),
-        allowOut: z.array(z.string()),
-        denyOut: z.array(z.string()),
-      })
-      .optional(),
-    limits: limits.optional(),
+const sandboxRecord = z
+  .object({
+    id: z.string(),
+    // Absent in records from before tenants.
+    owner: z.string().default(DEFAULT_TENANT),
+    backend: z.string(),
+    template: z.string(),
     snapshot: z.string().optional(),
+    state: z.enum(["creating", "running", "paused", "killing"]),
+    startedAtMs: z.number(),
+    endsAtMs: z.number().optional(),
+    timeoutMs: z.number().optional(),
+    onTimeout: z.enum(["kill", "pause"]).default("kill"),
+    keepsMemory: z.boolean().optional(),
+    isStopped: z.boolean().optional(),
+    autoResume: z.boolean().default(false),
+    metadata: text,
+    environment: text,
+    accessToken: z.string().optional(),
+    trafficAccessToken: z.string().optional(),
+    maskRequestHost: z.string().optional(),
+    limits,
+    isResizing: z.boolean().optional(),
+    idempotency: z.object({ key: z.string(), fingerprint: z.string() }).optional(),
+    allowInternetAccess: z.boolean(),
+    egress: z.object({ allowOut: z.array(z.string()), denyOut: z.array(z.string()) }).optional(),
+    mounts: z
+      .array(z.object({ volume: z.string(), name: z.string(), path: z.string(), readOnly: z.boolean() }))
+      .default([]),
+  })
+  .transform((record) => ({ ...ABSENT, ...record }));
+
+const snapshotRecord = z
+  .object({
+    id: z.string(),
+    owner: z.string(),
+    state: z.enum(["taking", "ready", "removing"]),
     name: z.string().optional(),
-  }),
-});
+    isTemporary: z.boolean().default(false),
+    backend: z.string(),
+    template: z.string(),
+    sandboxId: z.string(),
+    takenAtMs: z.number(),
+    limits,
+  })
+  .transform((record) => ({ name: undefined, ...record }));
+
+const sandboxEvent = z
+  .object({
+    id: z.string(),
+    type: z.enum(["created", "updated", "paused", "resumed", "snapshotted", "killed"]),
+    atMs: z.number(),
+    sandboxId: z.string(),
+    owner: z.string(),
+    template: z.string(),
+    snapshot: z.string().optional(),
+    metadata: text,
+    detail: z.object({
+      reason: z.string().optional(),
+      endsAtMs: z.number().optional(),
+      network: z
+        .object({
+          allowInternetAccess: z.boolean(),
+          allowOut: z.array(z.string()),
+          denyOut: z.array(z.string()),
+        })
+        .optional(),
+      limits: limits.optional(),
+      snapshot: z.string().optional(),
+      name: z.string().optional(),
+    }),
+  })
+  .transform((event) => ({ snapshot: undefined, ...event }));
 
 const volumeRecord = z.object({
   id: z.string(),
@@ -201,7 +220,7 @@ export class SqliteLedger implements Ledger {
   #opened:
     | {
         readonly database: DatabaseSync;
-        readonly statements: ReturnType<typeof prepare>;
+        readonly statements: Statements;
         /** Inode of the file: another file in its place is not the ledger. */
         readonly inode: number;
       }
@@ -223,11 +242,11 @@ export class SqliteLedger implements Ledger {
   async entries(): Promise<readonly LedgerEntry[]> {
     return this.#read(({ entries, awaited }) =>
       entries.all().map((row) => {
-        const record = parseRecord(row["record"]);
+        const record = parseJson(sandboxRecord, row["record"]);
         return {
           record,
           endReason: endReason.nullable().parse(row["end_reason"]) ?? undefined,
-          awaited: awaited.all(record.id).map(({ event }) => parseEvent(event)),
+          awaited: awaited.all(record.id).map(({ event }) => parseJson(sandboxEvent, event)),
         };
       }),
     );
@@ -235,8 +254,7 @@ export class SqliteLedger implements Ledger {
 
   async write(record: SandboxRecord, note: LedgerNote = {}): Promise<void> {
     const { endReason, happened, awaited, withdrawn } = note;
-    const { statements } = this.#open;
-    const write = (): void => {
+    const write = (statements: Statements): void => {
       statements.write.run(record.id, JSON.stringify(record), endReason ?? null);
       this.#tell(happened);
       if (awaited !== undefined) statements.await.run(awaited.id, record.id, JSON.stringify(awaited));
@@ -247,8 +265,7 @@ export class SqliteLedger implements Ledger {
   }
 
   async remove(id: SandboxId): Promise<void> {
-    const { statements } = this.#open;
-    this.#atOnce(() => {
+    this.#atOnce((statements) => {
       statements.remove.run(id);
       statements.withdrawAll.run(id);
     });
@@ -256,8 +273,7 @@ export class SqliteLedger implements Ledger {
 
   async end(ended: EndedSandbox, happened?: SandboxEvent): Promise<void> {
     const { id, owner, backend, template, reason, startedAtMs, endedAtMs } = ended;
-    const { statements } = this.#open;
-    this.#atOnce(() => {
+    this.#atOnce((statements) => {
       statements.remove.run(id);
       statements.withdrawAll.run(id);
       const digest = ended.accessTokenDigest ?? null;
@@ -274,64 +290,54 @@ export class SqliteLedger implements Ledger {
 
   async snapshots(): Promise<readonly SnapshotRecord[]> {
     return this.#read(({ snapshots }) =>
-      snapshots.all().map((row) => {
-        const record = snapshotRecord.parse(JSON.parse(String(row["record"])));
-        return { ...record, name: record.name };
-      }),
+      snapshots.all.all().map((row) => parseJson(snapshotRecord, row["record"])),
     );
   }
 
   async writeSnapshot(record: SnapshotRecord, happened?: SandboxEvent): Promise<void> {
-    const { statements } = this.#open;
-    this.#atOnce(() => {
-      statements.writeSnapshot.run(record.id, JSON.stringify(record));
+    this.#atOnce(({ snapshots }) => {
+      snapshots.write.run(record.id, JSON.stringify(record));
       this.#tell(happened);
     });
   }
 
   async removeSnapshot(id: SnapshotId): Promise<void> {
-    const { statements } = this.#open;
-    this.#written(() => statements.removeSnapshot.run(id));
+    this.#written(({ snapshots }) => snapshots.remove.run(id));
   }
 
   async confirm(event: SandboxEvent): Promise<void> {
-    const { statements } = this.#open;
-    this.#atOnce(() => {
-      const { changes } = statements.withdraw.run(event.id);
+    this.#atOnce(({ withdraw }) => {
+      const { changes } = withdraw.run(event.id);
       if (changes > 0) this.#tell(event);
     });
   }
 
   async outbox(limit: number): Promise<readonly SandboxEvent[]> {
-    return this.#open.statements.outbox.all(limit).map(({ event }) => parseEvent(event));
+    return this.#open.statements.outbox.all(limit).map(({ event }) => parseJson(sandboxEvent, event));
   }
 
   async clearOutbox(ids: readonly string[]): Promise<void> {
-    const { statements } = this.#open;
-    this.#atOnce(() => {
-      for (const id of ids) statements.clear.run(id);
+    this.#atOnce(({ clear }) => {
+      for (const id of ids) clear.run(id);
     });
   }
 
   async trimOutbox(most: number): Promise<number> {
-    const { statements } = this.#open;
-    return this.#written(() => Number(statements.trim.run(most).changes));
+    return this.#written(({ trim }) => Number(trim.run(most).changes));
   }
 
   async volumes(): Promise<readonly VolumeRecord[]> {
     return this.#read(({ volumes }) =>
-      volumes.all().map((row) => volumeRecord.parse(JSON.parse(String(row["record"])))),
+      volumes.all.all().map((row) => parseJson(volumeRecord, row["record"])),
     );
   }
 
   async writeVolume(record: VolumeRecord): Promise<void> {
-    const { statements } = this.#open;
-    this.#written(() => statements.writeVolume.run(record.id, JSON.stringify(record)));
+    this.#written(({ volumes }) => volumes.write.run(record.id, JSON.stringify(record)));
   }
 
   async removeVolume(id: VolumeId): Promise<void> {
-    const { statements } = this.#open;
-    this.#written(() => statements.removeVolume.run(id));
+    this.#written(({ volumes }) => volumes.remove.run(id));
   }
 
   async leases(network: string): Promise<readonly AddressLease[]> {
@@ -348,17 +354,13 @@ export class SqliteLedger implements Ledger {
   }
 
   async lease({ network, holder, addresses }: LeaseRequest): Promise<string | undefined> {
-    const { statements } = this.#open;
-    let leased: string | undefined;
-    this.#atOnce(() => {
-      leased = addresses.find((address) => statements.lease.run(address, network, holder).changes > 0);
-    });
-    return leased;
+    return this.#atOnce(({ lease }) =>
+      addresses.find((address) => lease.run(address, network, holder).changes > 0),
+    );
   }
 
   async endLeases({ network, holder }: Leaseholder): Promise<void> {
-    const { statements } = this.#open;
-    this.#written(() => statements.endLeases.run(network, holder));
+    this.#written(({ endLeases }) => endLeases.run(network, holder));
   }
 
   /** Writes the current version, which a full or failing disk refuses like any other write. */
@@ -374,7 +376,7 @@ export class SqliteLedger implements Ledger {
   }
 
   /** @throws BootError that names the file when its contents are invalid. */
-  #read<T>(run: (statements: ReturnType<typeof prepare>) => T): T {
+  #read<T>(run: (statements: Statements) => T): T {
     try {
       return run(this.#open.statements);
     } catch (error) {
@@ -386,25 +388,17 @@ export class SqliteLedger implements Ledger {
     if (happened !== undefined) this.#open.statements.happened.run(happened.id, JSON.stringify(happened));
   }
 
-  #atOnce(run: () => void): void {
+  #atOnce<T>(run: (statements: Statements) => T): T {
     const { database } = this.#open;
-    this.#written(() => {
-      database.exec("BEGIN IMMEDIATE");
-      try {
-        run();
-        database.exec("COMMIT");
-      } catch (error) {
-        if (database.isTransaction) database.exec("ROLLBACK");
-        throw error;
-      }
-    });
+    return this.#written((statements) => transaction(database, () => run(statements)));
   }
 
   /** @throws SandboxError unavailable when a write of `run` fails. */
-  #written<T>(run: () => T): T {
+  #written<T>(run: (statements: Statements) => T): T {
+    const { statements } = this.#open;
     try {
       this.#checkPlace();
-      return run();
+      return run(statements);
     } catch (error) {
       const options = { cause: error, retryAfterSeconds: RETRY_AFTER_SECONDS };
       throw new SandboxError("store_unavailable", "the server cannot write its ledger now", options);
@@ -450,78 +444,61 @@ export function reasonLedgerUnusable(dataDir: string): string | undefined {
   }
 }
 
-function parseRecord(json: unknown): SandboxRecord {
-  const record = sandboxRecord.parse(JSON.parse(String(json)));
-  const { snapshot, endsAtMs, timeoutMs, accessToken, trafficAccessToken, maskRequestHost, egress } = record;
-  return {
-    ...record,
-    snapshot,
-    endsAtMs,
-    timeoutMs,
-    accessToken,
-    trafficAccessToken,
-    maskRequestHost,
-    egress,
-  };
+function parseJson<T>(schema: z.ZodType<T>, json: unknown): T {
+  return schema.parse(JSON.parse(String(json)));
 }
 
-function parseEvent(json: unknown): SandboxEvent {
-  const event = sandboxEvent.parse(JSON.parse(String(json)));
-  return { ...event, snapshot: event.snapshot };
-}
+type Statements = ReturnType<typeof prepare>;
 
 function prepare(database: DatabaseSync) {
+  const sql = (text: string): StatementSync => database.prepare(text);
+  const recordsOf = (table: "snapshot" | "volume") => ({
+    all: sql(`SELECT record FROM ${table}`),
+    write: sql(
+      `INSERT INTO ${table} (id, record) VALUES (?, ?)
+       ON CONFLICT (id) DO UPDATE SET record = excluded.record`,
+    ),
+    remove: sql(`DELETE FROM ${table} WHERE id = ?`),
+  });
   return {
-    entries: database.prepare("SELECT record, end_reason FROM sandbox"),
-    write: database.prepare(
+    snapshots: recordsOf("snapshot"),
+    volumes: recordsOf("volume"),
+    entries: sql("SELECT record, end_reason FROM sandbox"),
+    write: sql(
       `INSERT INTO sandbox (id, record, end_reason) VALUES (?, ?, ?)
        ON CONFLICT (id) DO UPDATE SET record = excluded.record, end_reason = excluded.end_reason`,
     ),
-    remove: database.prepare("DELETE FROM sandbox WHERE id = ?"),
-    awaited: database.prepare("SELECT event FROM awaited_event WHERE sandbox = ? ORDER BY sequence"),
-    await: database.prepare("INSERT INTO awaited_event (id, sandbox, event) VALUES (?, ?, ?)"),
-    withdraw: database.prepare("DELETE FROM awaited_event WHERE id = ?"),
-    withdrawAll: database.prepare("DELETE FROM awaited_event WHERE sandbox = ?"),
-    happened: database.prepare("INSERT INTO outbox (id, event) VALUES (?, ?)"),
-    outbox: database.prepare("SELECT event FROM outbox ORDER BY sequence LIMIT ?"),
-    clear: database.prepare("DELETE FROM outbox WHERE id = ?"),
-    trim: database.prepare(
+    remove: sql("DELETE FROM sandbox WHERE id = ?"),
+    awaited: sql("SELECT event FROM awaited_event WHERE sandbox = ? ORDER BY sequence"),
+    await: sql("INSERT INTO awaited_event (id, sandbox, event) VALUES (?, ?, ?)"),
+    withdraw: sql("DELETE FROM awaited_event WHERE id = ?"),
+    withdrawAll: sql("DELETE FROM awaited_event WHERE sandbox = ?"),
+    happened: sql("INSERT INTO outbox (id, event) VALUES (?, ?)"),
+    outbox: sql("SELECT event FROM outbox ORDER BY sequence LIMIT ?"),
+    clear: sql("DELETE FROM outbox WHERE id = ?"),
+    trim: sql(
       `DELETE FROM outbox
        WHERE sequence <= (SELECT sequence FROM outbox ORDER BY sequence DESC LIMIT 1 OFFSET ?)`,
     ),
-    snapshots: database.prepare("SELECT record FROM snapshot"),
-    writeSnapshot: database.prepare(
-      `INSERT INTO snapshot (id, record) VALUES (?, ?)
-       ON CONFLICT (id) DO UPDATE SET record = excluded.record`,
-    ),
-    removeSnapshot: database.prepare("DELETE FROM snapshot WHERE id = ?"),
-    volumes: database.prepare("SELECT record FROM volume"),
-    writeVolume: database.prepare(
-      `INSERT INTO volume (id, record) VALUES (?, ?)
-       ON CONFLICT (id) DO UPDATE SET record = excluded.record`,
-    ),
-    removeVolume: database.prepare("DELETE FROM volume WHERE id = ?"),
-    leases: database.prepare("SELECT address, holder FROM address_lease WHERE network = ?"),
-    leasedTo: database.prepare("SELECT address FROM address_lease WHERE network = ? AND holder = ?"),
-    isLeased: database.prepare("SELECT 1 FROM address_lease WHERE address = ?"),
-    lease: database.prepare(
+    leases: sql("SELECT address, holder FROM address_lease WHERE network = ?"),
+    leasedTo: sql("SELECT address FROM address_lease WHERE network = ? AND holder = ?"),
+    isLeased: sql("SELECT 1 FROM address_lease WHERE address = ?"),
+    lease: sql(
       `INSERT INTO address_lease (address, network, holder) VALUES (?, ?, ?)
        ON CONFLICT (address) DO NOTHING`,
     ),
-    endLeases: database.prepare("DELETE FROM address_lease WHERE network = ? AND holder = ?"),
-    end: database.prepare(
+    endLeases: sql("DELETE FROM address_lease WHERE network = ? AND holder = ?"),
+    end: sql(
       `INSERT INTO ended_sandbox (id, owner, backend, template, reason, started_at_ms, ended_at_ms, access_token_digest)
        VALUES (?, ?, ?, ?, ?, ?, ?, ?)`,
     ),
-    forget: database.prepare(
-      "DELETE FROM ended_sandbox WHERE sequence <= (SELECT max(sequence) FROM ended_sandbox) - ?",
-    ),
-    findEnded: database.prepare(
+    forget: sql("DELETE FROM ended_sandbox WHERE sequence <= (SELECT max(sequence) FROM ended_sandbox) - ?"),
+    findEnded: sql(
       `SELECT id, owner, backend, template, reason, started_at_ms AS startedAtMs, ended_at_ms AS endedAtMs,
               access_token_digest AS accessTokenDigest
        FROM ended_sandbox WHERE id = ? ORDER BY sequence DESC LIMIT 1`,
     ),
-  } satisfies Record<string, StatementSync>;
+  };
 }
 
 function openDatabase(dataDir: string, path: string): DatabaseSync {

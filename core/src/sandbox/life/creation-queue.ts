@@ -1,18 +1,13 @@
-import type { Clock } from "../../kernel/clock.js";
 import { messageOf, SandboxError } from "../../kernel/errors.js";
 import { runAs } from "../../kernel/owner.js";
-import type { Logger } from "../../observe/logger.js";
 import type { Sandbox, SandboxBackend } from "../contract/backend.js";
 import type { Ends } from "./ends.js";
-import type { EventRelay } from "../ledger/event-relay.js";
 import type { HeldSandbox } from "../backends/held-sandbox.js";
-import type { Ledger } from "../ledger/ledger.js";
+import type { SandboxServices } from "../backends/sandbox-services.js";
 import type { LiveSandbox, SandboxRecord } from "../model/live-sandbox.js";
 import type { ReadinessProbe } from "../model/readiness-probe.js";
 import type { Reaper } from "./reaper.js";
 import { requireNetworking } from "../contract/require-networking.js";
-import type { SandboxMetrics } from "../model/sandbox-metrics.js";
-import type { SandboxesConfig } from "../model/sandboxes-config.js";
 import { reasonAgainstPause, specOf } from "../model/spec-of.js";
 import { Semaphore } from "../../kernel/semaphore.js";
 import { abortAfter } from "../../kernel/time.js";
@@ -20,18 +15,11 @@ import { NotReady, untilReady } from "./until-ready.js";
 import type { AddedWarmUps } from "../warm/warm-ups.js";
 import type { WarmPools } from "../warm/warm-pools.js";
 
-export interface CreationQueueOptions {
-  readonly settings: SandboxesConfig;
-  readonly ownerOf: (backend: string) => string;
-  readonly ledger: Ledger;
+export interface CreationQueueOptions extends SandboxServices {
   readonly ends: Ends;
   readonly reaper: Reaper;
-  readonly metrics: SandboxMetrics;
-  readonly events: EventRelay;
   readonly warmUps: AddedWarmUps;
   readonly pools: WarmPools;
-  readonly clock: Clock;
-  readonly log: Logger;
   /** Called for each sandbox as soon as it runs. */
   readonly onMade: (sandbox: LiveSandbox) => void;
 }
@@ -221,12 +209,12 @@ export class CreationQueue {
   }
 
   async #provision(held: HeldSandbox, backend: SandboxBackend): Promise<Sandbox> {
-    const { ends, clock, settings, ownerOf } = this.#options;
+    const { ends, clock, settings, backends } = this.#options;
     const timeoutMs = settings.createTimeout;
     const text = `backend '${backend.name}' did not make the sandbox within ${timeoutMs} ms`;
     const overdue = (): Error => new SandboxError("backend_timeout", text);
     using _limit = abortAfter(held.making, { clock, timeoutMs, overdue });
-    const made = await runAs(ownerOf(backend.name), () =>
+    const made = await runAs(backends.ownerOf(backend.name), () =>
       backend.provision(specOf(held.record), held.making.signal),
     );
     if (made.id !== held.record.id) {

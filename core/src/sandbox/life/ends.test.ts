@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { it } from "node:test";
-import { describeEnd } from "./describe-end.js";
+import { describeEnd } from "../model/describe-end.js";
 import { fails, startDomain, base, assertNothingLeft, FragileLedger } from "../testing/start-domain.js";
 import { World } from "../testing/crashing-server.js";
 

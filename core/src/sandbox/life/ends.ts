@@ -1,25 +1,15 @@
-import type { Clock } from "../../kernel/clock.js";
-import type { Logger } from "../../observe/logger.js";
 import type { Sandbox, SandboxId } from "../contract/backend.js";
-import type { EventRelay } from "../ledger/event-relay.js";
 import type { HeldSandbox } from "../backends/held-sandbox.js";
-import type { EndedSandbox, Ledger } from "../ledger/ledger.js";
+import type { EndedSandbox } from "../ledger/ledger.js";
 import type { EndReason } from "../model/live-sandbox.js";
 import type { Reaper } from "./reaper.js";
-import type { SandboxMetrics } from "../model/sandbox-metrics.js";
 import { digestOf } from "../backends/sandbox-secrets.js";
-import type { Teardown } from "../backends/teardown.js";
+import type { SandboxServices } from "../backends/sandbox-services.js";
 import type { VolumeRegistry } from "../volumes/volume-registry.js";
 
-export interface EndsOptions {
-  readonly ledger: Ledger;
-  readonly teardown: Teardown;
+export interface EndsOptions extends SandboxServices {
   readonly volumes: Pick<VolumeRegistry, "released">;
   readonly reaper: Reaper;
-  readonly metrics: SandboxMetrics;
-  readonly events: EventRelay;
-  readonly clock: Clock;
-  readonly log: Logger;
   /** Called for each completely removed sandbox. */
   readonly onGone: (id: SandboxId) => void;
 }

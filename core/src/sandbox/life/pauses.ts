@@ -1,30 +1,17 @@
-import type { Clock } from "../../kernel/clock.js";
 import { messageOf, SandboxError } from "../../kernel/errors.js";
 import { abortAfter } from "../../kernel/time.js";
-import type { Logger } from "../../observe/logger.js";
 import { beingKilled } from "../contract/being-killed.js";
-import type { EventRelay } from "../ledger/event-relay.js";
 import type { HeldSandbox } from "../backends/held-sandbox.js";
-import type { Ledger } from "../ledger/ledger.js";
+import type { SandboxServices } from "../backends/sandbox-services.js";
 import type { Reaper } from "./reaper.js";
 import type { SandboxEvent } from "../model/sandbox-event.js";
-import type { PauseTrigger, ResumeTrigger, SandboxMetrics } from "../model/sandbox-metrics.js";
+import type { PauseTrigger, ResumeTrigger } from "../model/sandbox-metrics.js";
 import type { SandboxRecord } from "../model/live-sandbox.js";
-import type { SandboxesConfig } from "../model/sandboxes-config.js";
 import { reasonAgainstPause, specOf } from "../model/spec-of.js";
 import { untilReady } from "./until-ready.js";
 
-export interface PausesOptions {
-  readonly settings: Pick<
-    SandboxesConfig,
-    "pausedKept" | "resumedAtLeast" | "createTimeout" | "readiness" | "templates"
-  >;
-  readonly ledger: Ledger;
+export interface PausesOptions extends SandboxServices {
   readonly reaper: Reaper;
-  readonly metrics: SandboxMetrics;
-  readonly events: EventRelay;
-  readonly clock: Clock;
-  readonly log: Logger;
   /** Called with the successor of a sandbox. */
   readonly onSucceeded: (successor: HeldSandbox) => void;
 }

@@ -1,23 +1,16 @@
-import type { Clock } from "../../kernel/clock.js";
 import { BootError, messageOf } from "../../kernel/errors.js";
 import type { Patience } from "../../kernel/patience.js";
 import type { Logger } from "../../observe/logger.js";
 import type { Sandbox, SandboxBackend, SandboxId } from "../contract/backend.js";
-import type { BackendRegistry } from "../backends/backend-registry.js";
+import type { SandboxServices } from "../backends/sandbox-services.js";
 import { egressRulesOf } from "../contract/egress-rules.js";
-import type { Ledger, LedgerEntry } from "../ledger/ledger.js";
+import type { LedgerEntry } from "../ledger/ledger.js";
 import type { EndReason, SandboxRecord } from "../model/live-sandbox.js";
 import type { SandboxRegistry } from "./sandbox-registry.js";
-import type { Teardown } from "../backends/teardown.js";
 
-export interface ReconcileOptions {
-  readonly backends: BackendRegistry;
-  readonly ledger: Ledger;
+export interface ReconcileOptions extends SandboxServices {
   readonly registry: SandboxRegistry;
-  readonly teardown: Teardown;
   readonly patience: Patience;
-  readonly clock: Clock;
-  readonly log: Logger;
 }
 
 /**

@@ -1,20 +1,13 @@
 import { SandboxError } from "../../kernel/errors.js";
-import type { Logger } from "../../observe/logger.js";
 import type { Limits, Sandbox } from "../contract/backend.js";
-import type { EventRelay } from "../ledger/event-relay.js";
 import type { HeldSandbox } from "../backends/held-sandbox.js";
-import type { Ledger } from "../ledger/ledger.js";
+import type { SandboxServices } from "../backends/sandbox-services.js";
 import type { SandboxRecord } from "../model/live-sandbox.js";
 import { changedLimits, checkRequestedLimits, type LimitsChange } from "../model/requested-limits.js";
 import type { SandboxEvent } from "../model/sandbox-event.js";
-import type { SandboxesConfig } from "../model/sandboxes-config.js";
 import { unknownSandbox } from "../contract/unknown-sandbox.js";
 
-export interface ResizesOptions {
-  readonly settings: Pick<SandboxesConfig, "templates" | "maximumLimits">;
-  readonly ledger: Ledger;
-  readonly events: EventRelay;
-  readonly log: Logger;
+export interface ResizesOptions extends SandboxServices {
   /** Called before limits are raised. @throws SandboxError */
   readonly admit: (wanted: SandboxRecord) => void;
 }

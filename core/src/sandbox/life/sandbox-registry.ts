@@ -1,15 +1,11 @@
 import { AsyncResource } from "node:async_hooks";
-import type { Clock } from "../../kernel/clock.js";
 import { SandboxError } from "../../kernel/errors.js";
-import type { Logger } from "../../observe/logger.js";
 import type { Limits, Sandbox, SandboxBackend, SandboxId, VolumeId } from "../contract/backend.js";
-import type { BackendRegistry } from "../backends/backend-registry.js";
 import { beingKilled } from "../contract/being-killed.js";
 import { checkNetworkPolicy, egressRulesOf, type NetworkPolicy } from "../contract/egress-rules.js";
 import { Ends } from "./ends.js";
-import type { EventRelay } from "../ledger/event-relay.js";
 import { HeldSandbox } from "../backends/held-sandbox.js";
-import type { EndedSandbox, Ledger, LedgerEntry } from "../ledger/ledger.js";
+import type { EndedSandbox, LedgerEntry } from "../ledger/ledger.js";
 import type { EndReason, LiveSandbox, SandboxRecord, SandboxState } from "../model/live-sandbox.js";
 import { CreationQueue } from "./creation-queue.js";
 import { Pauses, transitioning } from "./pauses.js";
@@ -19,36 +15,27 @@ import { checkRequestedLimits, type LimitsChange } from "../model/requested-limi
 import { requireNetworking } from "../contract/require-networking.js";
 import { Resizes } from "./resizes.js";
 import type { AdmissionCheck } from "../model/admissions.js";
-import type { SandboxMetrics } from "../model/sandbox-metrics.js";
 import { newAccessToken, newSandboxId } from "../backends/sandbox-secrets.js";
+import type { SandboxServices } from "../backends/sandbox-services.js";
 import type { SnapshotRecord, Snapshots } from "../model/snapshots.js";
 import type { CreateSandbox, PauseOptions, Sandboxes } from "./sandboxes.js";
 import type { SandboxesConfig } from "../model/sandboxes-config.js";
-import type { Teardown } from "../backends/teardown.js";
 import { findTemplate, type Template } from "../templates/template-reference.js";
 import { DEFAULT_TENANT } from "../model/tenant.js";
-import { TenantSandboxes } from "./tenant-sandboxes.js";
+import { tenantSandboxes } from "./tenant-sandboxes.js";
 import { unknownSandbox } from "../contract/unknown-sandbox.js";
 import { resolveMounts } from "../model/volume-mounts.js";
 import type { VolumeRegistry } from "../volumes/volume-registry.js";
 import type { AddedWarmUps } from "../warm/warm-ups.js";
 import type { WarmPools } from "../warm/warm-pools.js";
 
-export interface SandboxRegistryOptions {
-  readonly settings: SandboxesConfig;
-  readonly backends: BackendRegistry;
+export interface SandboxRegistryOptions extends SandboxServices {
   /** Called before every creation. */
   readonly admissions: Iterable<AdmissionCheck>;
-  readonly ledger: Ledger;
   readonly snapshots: Snapshots;
   readonly volumes: Pick<VolumeRegistry, "of" | "released">;
-  readonly teardown: Teardown;
-  readonly metrics: SandboxMetrics;
-  readonly events: EventRelay;
   readonly warmUps: AddedWarmUps;
   readonly pools: WarmPools;
-  readonly clock: Clock;
-  readonly log: Logger;
 }
 
 const SANDBOX_ID = /^[a-z0-9]+$/;
@@ -69,54 +56,23 @@ export class SandboxRegistry implements Sandboxes {
   constructor(options: SandboxRegistryOptions) {
     this.#options = options;
     this.#reaper = new Reaper(options.clock, (id) => this.#expire(id));
-    const { settings, ledger, teardown, volumes, warmUps, pools, metrics, events, clock, log } = options;
-    this.#ends = new Ends({
-      teardown,
-      volumes,
-      reaper: this.#reaper,
-      metrics,
-      events,
-      clock,
-      log,
-      onGone: (id) => this.#held.delete(id),
-      ledger,
-    });
+    const shared = { ...options, reaper: this.#reaper };
+    this.#ends = new Ends({ ...shared, onGone: (id) => this.#held.delete(id) });
     this.#creations = new CreationQueue({
-      settings,
-      ownerOf: (backend) => options.backends.ownerOf(backend),
+      ...shared,
       ends: this.#ends,
-      reaper: this.#reaper,
-      metrics,
-      events,
-      warmUps,
-      pools,
-      clock,
-      log,
       onMade: (sandbox) => {
         for (const listener of this.#listeners) listener(sandbox);
       },
-      ledger,
     });
     this.#pauses = new Pauses({
-      settings,
+      ...shared,
       onSucceeded: (held) => {
         this.#held.set(held.record.id, held);
         this.#ends.watch(held, held.handle);
       },
-      reaper: this.#reaper,
-      metrics,
-      events,
-      clock,
-      log,
-      ledger,
     });
-    this.#resizes = new Resizes({
-      settings,
-      events,
-      log,
-      admit: (wanted) => this.#askAdmissions(wanted),
-      ledger,
-    });
+    this.#resizes = new Resizes({ ...options, admit: (wanted) => this.#askAdmissions(wanted) });
     this.#addPools();
   }
 
@@ -125,21 +81,16 @@ export class SandboxRegistry implements Sandboxes {
   }
 
   of(tenant: string): Sandboxes {
-    return new TenantSandboxes(this, tenant, (id) => this.#held.get(id)?.record.owner);
+    return tenantSandboxes(this, tenant, (id) => this.#held.get(id)?.record.owner);
   }
 
   count(state: SandboxState): number {
-    let count = 0;
-    for (const { record } of this.#held.values()) if (record.state === state) count += 1;
-    return count;
+    return [...this.#held.values()].filter(({ record }) => record.state === state).length;
   }
 
   /** True when a sandbox that is not completely removed has a volume. */
   isMounted(id: VolumeId): boolean {
-    for (const { record } of this.#held.values()) {
-      if (record.mounts.some(({ volume }) => volume === id)) return true;
-    }
-    return false;
+    return [...this.#held.values()].some(({ record }) => record.mounts.some(({ volume }) => volume === id));
   }
 
   async create(request: CreateSandbox, signal?: AbortSignal): Promise<LiveSandbox> {
@@ -400,11 +351,11 @@ export class SandboxRegistry implements Sandboxes {
   }
 
   #askAdmissions(wanted: SandboxRecord): void {
-    const existing: SandboxRecord[] = [];
-    for (const { record, isLingering } of this.#held.values()) {
-      // A removal that only the server still has to complete does not count for its owner.
-      if (record.owner === wanted.owner && record.id !== wanted.id && !isLingering) existing.push(record);
-    }
+    // A removal that only the server still has to complete does not count for its owner.
+    const existing = [...this.#held.values()]
+      .filter(({ isLingering }) => !isLingering)
+      .map(({ record }) => record)
+      .filter(({ id, owner }) => owner === wanted.owner && id !== wanted.id);
     for (const check of this.#options.admissions) check(wanted, existing);
   }
 

@@ -1,35 +1,21 @@
-import type { Clock } from "../../kernel/clock.js";
 import { SandboxError } from "../../kernel/errors.js";
-import type { Logger } from "../../observe/logger.js";
 import { beingKilled } from "../contract/being-killed.js";
-import type { Backends, SandboxId, SnapshotId } from "../contract/backend.js";
-import type { EventRelay } from "../ledger/event-relay.js";
+import type { SandboxId, SnapshotId } from "../contract/backend.js";
 import type { HeldSandbox } from "../backends/held-sandbox.js";
-import type { Ledger } from "../ledger/ledger.js";
+import type { SandboxServices } from "../backends/sandbox-services.js";
 import { checkReadinessProbe } from "../model/readiness-probe.js";
 import { Reaper } from "../life/reaper.js";
-import type { SandboxMetrics } from "../model/sandbox-metrics.js";
 import { newSnapshotId } from "../backends/sandbox-secrets.js";
-import type { SandboxesConfig } from "../model/sandboxes-config.js";
 import type { Sandboxes } from "../life/sandboxes.js";
 import { createdLike } from "../life/created-like.js";
 import type { Forked, ForkRequest, SnapshotRecord, Snapshots, TenantSnapshots } from "../model/snapshots.js";
-import type { Teardown } from "../backends/teardown.js";
 import { hasTemplate, parseTemplateReference } from "../templates/template-reference.js";
 import { unknownSandbox } from "../contract/unknown-sandbox.js";
 
-export interface SnapshotRegistryOptions {
-  readonly settings: Pick<SandboxesConfig, "templates" | "maximumSnapshots" | "snapshotsKept" | "readiness">;
+export interface SnapshotRegistryOptions extends SandboxServices {
   /** @throws SandboxError not_found */
   readonly held: (id: SandboxId) => HeldSandbox;
   readonly sandboxes: Pick<Sandboxes, "create">;
-  readonly backends: Backends;
-  readonly ledger: Ledger;
-  readonly teardown: Teardown;
-  readonly metrics: SandboxMetrics;
-  readonly events: EventRelay;
-  readonly clock: Clock;
-  readonly log: Logger;
 }
 
 /** The snapshots of this server, written to the ledger before a backend acts. */

@@ -1,22 +1,10 @@
-import type { Clock } from "../../kernel/clock.js";
 import { SandboxError } from "../../kernel/errors.js";
 import { abortAfter } from "../../kernel/time.js";
-import type { Logger } from "../../observe/logger.js";
 import type { Sandbox, VolumeId } from "../contract/backend.js";
-import type { BackendRegistry } from "../backends/backend-registry.js";
+import type { SandboxServices } from "../backends/sandbox-services.js";
 import { FilesBelow } from "../contract/files-below.js";
 import { newSandboxId } from "../backends/sandbox-secrets.js";
-import type { SandboxesConfig } from "../model/sandboxes-config.js";
-import type { Teardown } from "../backends/teardown.js";
 import type { OpenVolume, VolumeRecord } from "../model/volumes.js";
-
-export interface VolumeContentsOptions {
-  readonly settings: Pick<SandboxesConfig, "templates" | "createTimeout" | "openVolumes">;
-  readonly backends: BackendRegistry;
-  readonly teardown: Teardown;
-  readonly clock: Clock;
-  readonly log: Logger;
-}
 
 /** A temporary sandbox that gives access to a volume. */
 interface Opened {
@@ -36,13 +24,13 @@ const MOUNTED_AT = "/volume";
  * so the next server destroys those that a crash leaves.
  */
 export class VolumeContents {
-  readonly #options: VolumeContentsOptions;
+  readonly #services: SandboxServices;
   readonly #opened = new Map<VolumeId, Opened>();
   readonly #closed = new Set<Promise<void>>();
   #isClosed = false;
 
-  constructor(options: VolumeContentsOptions) {
-    this.#options = options;
+  constructor(services: SandboxServices) {
+    this.#services = services;
   }
 
   /** @throws SandboxError unavailable when too many are open, or the backend's error. */
@@ -96,7 +84,7 @@ export class VolumeContents {
   }
 
   async #provision(volume: VolumeId, name: string, closing: AbortController): Promise<Sandbox> {
-    const { backends, settings, clock } = this.#options;
+    const { backends, settings, clock } = this.#services;
     const backend = backends.get(name);
     const isOfDefault = backend === backends.default();
     const [template] =
@@ -117,7 +105,7 @@ export class VolumeContents {
 
   /** @throws SandboxError unavailable when all open ones are in use. */
   #makeRoom(): void {
-    if (this.#opened.size < this.#options.settings.openVolumes.maximum) return;
+    if (this.#opened.size < this.#services.settings.openVolumes.maximum) return;
     const unused = [...this.#opened].find(([, { users }]) => users === 0);
     if (unused === undefined) {
       throw new SandboxError("server_busy", "too many volumes are being read and written, please retry");
@@ -126,7 +114,7 @@ export class VolumeContents {
   }
 
   #closeLater(id: VolumeId, opened: Opened): void {
-    const { clock, settings } = this.#options;
+    const { clock, settings } = this.#services;
     if (this.#opened.get(id) !== opened) return;
     opened.cancelIdle = clock.after(settings.openVolumes.idle, () => void this.#close(id, opened));
   }
@@ -138,9 +126,9 @@ export class VolumeContents {
     opened.cancelIdle?.();
     opened.closing.abort(new SandboxError("volume_closed", "the volume was closed"));
     const closed = opened.sandbox.then(
-      (sandbox) => this.#options.teardown.destroy(sandbox).soon.catch(() => {}),
+      (sandbox) => this.#services.teardown.destroy(sandbox).soon.catch(() => {}),
       (error: unknown) => {
-        this.#options.log.debug({ volume: id, err: error }, "a volume was not opened");
+        this.#services.log.debug({ volume: id, err: error }, "a volume was not opened");
       },
     );
     this.#closed.add(closed);

@@ -1,25 +1,14 @@
-import type { Clock } from "../../kernel/clock.js";
 import { SandboxError } from "../../kernel/errors.js";
-import type { Logger } from "../../observe/logger.js";
 import type { VolumeId } from "../contract/backend.js";
-import type { BackendRegistry } from "../backends/backend-registry.js";
-import type { Ledger } from "../ledger/ledger.js";
+import type { SandboxServices } from "../backends/sandbox-services.js";
 import { digestOf, isDigestOf, newAccessToken, newVolumeId } from "../backends/sandbox-secrets.js";
-import type { SandboxesConfig } from "../model/sandboxes-config.js";
-import type { Teardown } from "../backends/teardown.js";
 import type { VolumeContents } from "./volume-contents.js";
 import type { CreateVolume, OpenVolume, TenantVolumes, VolumeRecord, Volumes } from "../model/volumes.js";
 
-export interface VolumeRegistryOptions {
-  readonly settings: Pick<SandboxesConfig, "maximumVolumes" | "volumeSize" | "maximumVolumeSize">;
-  readonly backends: BackendRegistry;
+export interface VolumeRegistryOptions extends SandboxServices {
   /** True when a sandbox that is not completely removed has it. */
   readonly isMounted: (id: VolumeId) => boolean;
   readonly contents: Pick<VolumeContents, "open" | "close">;
-  readonly teardown: Teardown;
-  readonly ledger: Ledger;
-  readonly clock: Clock;
-  readonly log: Logger;
 }
 
 const NAME = /^[A-Za-z0-9_-]{1,128}$/;
