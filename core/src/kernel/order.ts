@@ -20,20 +20,18 @@ export function orderPlugins<T extends Orderable>(
   builtIn: ReadonlySet<symbol>,
 ): Ordering<T> {
   const problems: { plugin: T; message: string }[] = [];
+  const note = (plugin: T, message: string): void => void problems.push({ plugin, message });
   const providers = new Map<symbol, T>();
   for (const plugin of plugins) {
     for (const token of plugin.provides) {
       const other = providers.get(token);
       if (builtIn.has(token)) {
-        problems.push({
+        note(
           plugin,
-          message: `plugin '${plugin.name}' provides '${tokenName(token)}', which the server itself provides`,
-        });
+          `plugin '${plugin.name}' provides '${tokenName(token)}', which the server itself provides`,
+        );
       } else if (other !== undefined) {
-        problems.push({
-          plugin,
-          message: `plugins '${other.name}' and '${plugin.name}' both provide '${tokenName(token)}'`,
-        });
+        note(plugin, `plugins '${other.name}' and '${plugin.name}' both provide '${tokenName(token)}'`);
       } else providers.set(token, plugin);
     }
   }
@@ -43,7 +41,7 @@ export function orderPlugins<T extends Orderable>(
     if (ordered.includes(plugin)) return;
     if (path.includes(plugin)) {
       const cycle = [...path.slice(path.indexOf(plugin)), plugin].map(({ name }) => name).join(" -> ");
-      problems.push({ plugin, message: `plugins require each other in a circle: ${cycle}` });
+      note(plugin, `plugins require each other in a circle: ${cycle}`);
       return;
     }
     path.push(plugin);
@@ -51,10 +49,10 @@ export function orderPlugins<T extends Orderable>(
       const provider = providers.get(token);
       if (provider !== undefined) visit(provider);
       else if (!builtIn.has(token)) {
-        problems.push({
+        note(
           plugin,
-          message: `plugin '${plugin.name}' requires '${tokenName(token)}', which no enabled plugin provides`,
-        });
+          `plugin '${plugin.name}' requires '${tokenName(token)}', which no enabled plugin provides`,
+        );
       }
     }
     path.pop();

@@ -30,21 +30,16 @@ export async function within<T>(
 ): Promise<T> {
   signal?.throwIfAborted();
   const abandoning = new AbortController();
-  const { promise: abandoned, reject } = Promise.withResolvers<never>();
-  const abandon = (reason: unknown): void => {
-    // First: the result is the signal's reason, not the error that `run` throws for it.
-    reject(reason);
-    abandoning.abort(reason);
-  };
-  const giveUp = (): void => abandon(signal?.reason);
+  const giveUp = (): void => abandoning.abort(signal?.reason);
   signal?.addEventListener("abort", giveUp, { once: true });
   const disarm = clock.after(timeoutMs, () =>
-    abandon(overdue?.() ?? new Error(`did not end within ${timeoutMs} ms`)),
+    abandoning.abort(overdue?.() ?? new Error(`did not end within ${timeoutMs} ms`)),
   );
   const disarmSlow = onSlow && timeoutMs > SLOW_MS ? clock.after(SLOW_MS, onSlow) : undefined;
   const keeper = keepAlive ? setInterval(() => undefined, 60_000) : undefined;
   try {
-    return await Promise.race([run(abandoning.signal), abandoned]);
+    // The result is the signal's reason, not the error that `run` throws for it.
+    return await unlessAborted(abandoning.signal, () => run(abandoning.signal));
   } finally {
     signal?.removeEventListener("abort", giveUp);
     disarm();

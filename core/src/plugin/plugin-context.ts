@@ -29,10 +29,12 @@ export interface PluginContextParts {
 /** The kernel's side of the context that a plugin gets in `setup`. */
 export function createPluginContext(parts: PluginContextParts): PluginContext<unknown> {
   const { plugin, scope, surfaces, health } = parts;
-  const whileOpen = (verb: string): void => {
-    if (parts.sealed.aborted)
+  const whileOpen =
+    <A extends unknown[], R>(verb: string, run: (...args: A) => R) =>
+    (...args: A): R => {
+      if (!parts.sealed.aborted) return run(...args);
       throw new Error(`plugin '${plugin.name}' calls ${verb} after its setup has ended`);
-  };
+    };
   const context: PluginContext<unknown> = {
     name: plugin.name,
     config: parts.settings,
@@ -43,54 +45,28 @@ export function createPluginContext(parts: PluginContextParts): PluginContext<un
       makeDirectory(directory, 0o700);
       return directory;
     },
-    bind<T>(key: Class<T> | Token<T>, implementation?: Class<T>) {
-      whileOpen("bind");
+    bind: whileOpen("bind", <T>(key: Class<T> | Token<T>, implementation?: Class<T>) => {
       const built = implementation ?? key;
       if (typeof built !== "function")
         throw new TypeError("bind needs a class: a token alone does not say what to build");
       scope.bindClass(key, built);
       return context;
-    },
-    bindValue(key, value) {
-      whileOpen("bindValue");
+    }),
+    bindValue: whileOpen("bindValue", (key, value) => {
       scope.bindValue(key, value);
       return context;
-    },
-    resolve<T>(key: Class<T> | Token<T>): T {
-      return scope.resolve<T>(key);
-    },
-    http(surface, options) {
-      whileOpen("http");
-      return surfaces.get(surface).router(plugin.name, options);
-    },
-    rpc(surface) {
-      whileOpen("rpc");
-      return surfaces.get(surface).rpcRouter(plugin.name);
-    },
-    upgrade(surface, path, accept) {
-      whileOpen("upgrade");
-      surfaces.get(surface).addUpgrade(plugin.name, path, accept);
-    },
-    guard(surface, check) {
-      whileOpen("guard");
-      surfaces.get(surface).addGuard(check);
-    },
-    observe(surface, observer) {
-      whileOpen("observe");
-      surfaces.get(surface).addObserver(observer);
-    },
-    health(name, check) {
-      whileOpen("health");
-      health.add(name, check);
-    },
-    diagnose(name, run) {
-      whileOpen("diagnose");
-      parts.diagnose(name, run);
-    },
-    onStart(run) {
-      whileOpen("onStart");
-      parts.onStart(run);
-    },
+    }),
+    resolve: (key) => scope.resolve(key),
+    http: whileOpen("http", (surface, options) => surfaces.get(surface).router(plugin.name, options)),
+    rpc: whileOpen("rpc", (surface) => surfaces.get(surface).rpcRouter(plugin.name)),
+    upgrade: whileOpen("upgrade", (surface, path, accept) =>
+      surfaces.get(surface).addUpgrade(plugin.name, path, accept),
+    ),
+    guard: whileOpen("guard", (surface, check) => surfaces.get(surface).addGuard(check)),
+    observe: whileOpen("observe", (surface, observer) => surfaces.get(surface).addObserver(observer)),
+    health: whileOpen("health", (name, check) => health.add(name, check)),
+    diagnose: whileOpen("diagnose", parts.diagnose),
+    onStart: whileOpen("onStart", parts.onStart),
     onStop: parts.onStop,
   };
   return context;

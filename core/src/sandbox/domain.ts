@@ -2,9 +2,7 @@ import type { Registry } from "prom-client";
 import type { Clock } from "../kernel/clock.js";
 import { Patience } from "../kernel/patience.js";
 import type { Logger } from "../observe/logger.js";
-import type { AddressLeases } from "./contract/address-leases.js";
-import type { AdmissionCheck, Admissions } from "./model/admissions.js";
-import type { Backends } from "./contract/backend.js";
+import type { AdmissionCheck } from "./model/admissions.js";
 import { BackendRegistry } from "./backends/backend-registry.js";
 import { configuredTemplates } from "./templates/configured-templates.js";
 import { chooseBackends, firstOrOnly } from "./backends/choose-backends.js";
@@ -16,18 +14,13 @@ import { ledgerLeases } from "./ledger/ledger-leases.js";
 import { reconcile } from "./life/reconcile.js";
 import { sandboxMetrics } from "./model/sandbox-metrics.js";
 import { SandboxRegistry } from "./life/sandbox-registry.js";
-import type { SandboxEvents } from "./model/sandbox-events.js";
-import type { Sandboxes } from "./life/sandboxes.js";
 import type { SandboxesConfig } from "./model/sandboxes-config.js";
 import { SqliteLedger } from "./ledger/sqlite-ledger.js";
 import { SnapshotRegistry } from "./snapshots/snapshot-registry.js";
-import type { Snapshots } from "./model/snapshots.js";
-import type { Templates } from "./templates/templates.js";
 import { Teardown } from "./backends/teardown.js";
 import { VolumeContents } from "./volumes/volume-contents.js";
 import { VolumeRegistry } from "./volumes/volume-registry.js";
-import type { Volumes } from "./model/volumes.js";
-import { AddedWarmUps, type WarmUps } from "./warm/warm-ups.js";
+import { AddedWarmUps } from "./warm/warm-ups.js";
 import { WarmPools } from "./warm/warm-pools.js";
 
 export interface SandboxDomainOptions {
@@ -45,32 +38,10 @@ export interface SandboxDomainOptions {
 }
 
 /** The services around sandboxes, wired together. */
-export interface SandboxDomain {
-  readonly sandboxes: Sandboxes;
-  readonly snapshots: Snapshots;
-  readonly templates: Templates;
-  readonly volumes: Volumes;
-  readonly backends: Backends;
-  readonly admissions: Admissions;
-  readonly ledger: Ledger;
-  readonly leases: AddressLeases;
-  readonly warmUps: WarmUps;
-  readonly events: SandboxEvents;
-  /**
-   * Opens the ledger, checks every backend, adopts or removes the last server's sandboxes, and starts the reaper.
-   * @throws BootError with every reason why this cannot work.
-   */
-  start(): Promise<void>;
-  /** Starts to fill the warm pools. Returns at once. */
-  fillPools(): void;
-  /** Starts to deliver events to their recorders. Returns at once. */
-  tellEvents(): void;
-  /** Ends or keeps the sandboxes as configured and closes the ledger. Safe after a failed start. */
-  stop(): Promise<void>;
-}
+export type SandboxDomain = ReturnType<typeof createSandboxDomain>;
 
 /** Wires the sandbox domain. Has no effects before `start`. */
-export function createSandboxDomain(options: SandboxDomainOptions): SandboxDomain {
+export function createSandboxDomain(options: SandboxDomainOptions) {
   const { config: settings, dataDir, clock, log } = options;
   const { patience = new Patience({ clock, timeoutMs: undefined, onSlow: () => {} }) } = options;
   const backends = new BackendRegistry();
@@ -93,11 +64,7 @@ export function createSandboxDomain(options: SandboxDomainOptions): SandboxDomai
     warmUps,
     pools,
   });
-  const snapshots = new SnapshotRegistry({
-    ...services,
-    held: (id) => registry.held(id),
-    sandboxes: registry,
-  });
+  const snapshots = new SnapshotRegistry({ ...services, sandboxes: registry });
   const contents = new VolumeContents(services);
   const volumes = new VolumeRegistry({
     ...services,
@@ -122,9 +89,13 @@ export function createSandboxDomain(options: SandboxDomainOptions): SandboxDomai
     snapshots,
     volumes,
     backends,
-    admissions: { add: (check) => void admissions.push(check) },
+    admissions: { add: (check: AdmissionCheck) => void admissions.push(check) },
     ledger,
-    async start() {
+    /**
+     * Opens the ledger, checks every backend, adopts or removes the last server's sandboxes, and starts the reaper.
+     * @throws BootError with every reason why this cannot work.
+     */
+    async start(): Promise<void> {
       await chooseBackends(backends, settings, { log, patience });
       await ledger.open();
       await reconcile({ ...services, registry, patience });
@@ -134,9 +105,12 @@ export function createSandboxDomain(options: SandboxDomainOptions): SandboxDomai
       registry.start();
       snapshots.start();
     },
+    /** Starts to fill the warm pools. Returns at once. */
     fillPools: () => pools.start(),
+    /** Starts to deliver events to their recorders. Returns at once. */
     tellEvents: () => events.start(),
-    async stop() {
+    /** Ends or keeps the sandboxes as configured and closes the ledger. Safe after a failed start. */
+    async stop(): Promise<void> {
       snapshots.close();
       await contents.closeAll();
       await registry.close(settings.onShutdown);

@@ -4,50 +4,39 @@ import type { Backends, SandboxBackend } from "../contract/backend.js";
 
 /** The backends that plugins added, in that order. */
 export class BackendRegistry implements Backends {
-  readonly #backends = new Map<string, SandboxBackend>();
-  readonly #owners = new Map<string, string>();
-  #default: string | undefined;
+  readonly #added = new Map<string, { readonly backend: SandboxBackend; readonly owner: string }>();
+  /** Backend of sandboxes whose template and creator choose none. */
+  defaultName: string | undefined;
 
   add(backend: SandboxBackend): void {
-    if (this.#backends.has(backend.name)) {
+    if (this.#added.has(backend.name)) {
       throw new SandboxError("backend_exists", `there are two backends named '${backend.name}'`);
     }
-    this.#backends.set(backend.name, backend);
-    this.#owners.set(backend.name, currentOwner());
+    this.#added.set(backend.name, { backend, owner: currentOwner() });
   }
 
   ownerOf(name: string): string {
-    return this.#owners.get(name) ?? "core";
+    return this.#added.get(name)?.owner ?? "core";
   }
 
   get(name: string): SandboxBackend {
-    const backend = this.#backends.get(name);
-    if (backend === undefined) throw new SandboxError("backend_not_found", `backend '${name}' not found`);
-    return backend;
+    const added = this.#added.get(name);
+    if (added === undefined) throw new SandboxError("backend_not_found", `backend '${name}' not found`);
+    return added.backend;
   }
 
   all(): readonly SandboxBackend[] {
-    return [...this.#backends.values()];
+    return Array.from(this.#added.values(), ({ backend }) => backend);
   }
 
-  /** Backend of sandboxes whose template and creator choose none. @throws SandboxError failed_precondition */
+  /** The default backend. @throws SandboxError failed_precondition */
   default(): SandboxBackend {
-    if (this.#default === undefined) {
-      throw new SandboxError("backend_missing", "the server has no default backend");
-    }
-    return this.get(this.#default);
-  }
-
-  get defaultName(): string | undefined {
-    return this.#default;
-  }
-
-  setDefault(name: string | undefined): void {
-    this.#default = name;
+    if (this.defaultName !== undefined) return this.get(this.defaultName);
+    throw new SandboxError("backend_missing", "the server has no default backend");
   }
 
   /** Removes a backend that this host cannot run. */
   leaveOut(name: string): void {
-    this.#backends.delete(name);
+    this.#added.delete(name);
   }
 }

@@ -12,13 +12,6 @@ export interface BackendVerdict {
   readonly isLeftOut: boolean;
 }
 
-export interface Assessment {
-  readonly verdicts: readonly BackendVerdict[];
-  /** Problems of the choice itself. */
-  readonly problems: readonly string[];
-  readonly defaultBackend: string | undefined;
-}
-
 /**
  * Checks every backend on this host and chooses the default. Defaults that the host cannot run are skipped, as long as
  * one remains. Any other backend that cannot run is a problem, and so is one that is busy or misconfigured: the next
@@ -45,7 +38,7 @@ export async function chooseBackends(
     backends.leaveOut(name);
     log.warn({ backend: name, reason }, "this host cannot run a backend; the next one of the list is used");
   }
-  backends.setDefault(defaultBackend);
+  backends.defaultName = defaultBackend;
 }
 
 /**
@@ -56,7 +49,7 @@ export async function assessBackends(
   backends: Backends,
   settings: SandboxesConfig,
   check: (backend: SandboxBackend) => Promise<void>,
-): Promise<Assessment> {
+) {
   const names = backends.all().map(({ name }) => name);
   const preferred = [settings.defaultBackend ?? []].flat();
   const pinned = Object.values(settings.templates).map(({ backend }) => backend);
@@ -64,16 +57,18 @@ export async function assessBackends(
   const isUsable = (name: string): boolean =>
     names.includes(name) && failures[names.indexOf(name)] === undefined;
   const usable = preferred.filter(isUsable);
+  const verdicts = names.map((name, index): BackendVerdict => ({
+    name,
+    reason: failures[index]?.reason,
+    isLeftOut:
+      failures[index]?.isOfHost === true &&
+      usable.length > 0 &&
+      preferred.includes(name) &&
+      !pinned.includes(name),
+  }));
   return {
-    verdicts: names.map((name, index) => ({
-      name,
-      reason: failures[index]?.reason,
-      isLeftOut:
-        failures[index]?.isOfHost === true &&
-        usable.length > 0 &&
-        preferred.includes(name) &&
-        !pinned.includes(name),
-    })),
+    verdicts,
+    /** Problems of the choice itself. */
     problems: unknownNames(backends.all(), settings).map(({ message }) => message),
     defaultBackend: firstOrOnly(usable, names),
   };

@@ -24,6 +24,7 @@ export class HeldSandbox implements LiveSandbox {
   readonly turns = new Semaphore();
   /** Settles when nothing of it is left, rejects when that failed for now. */
   ending: Promise<void> | undefined;
+  endReason: EndReason | undefined;
   /** True when only the server still waits for the rest of its removal. */
   isLingering = false;
   /** True once a client could have used it: only then its end is recorded. */
@@ -35,7 +36,6 @@ export class HeldSandbox implements LiveSandbox {
   lastUsedAtMs: number;
   #record: SandboxRecord;
   #runtime: Sandbox | undefined;
-  #endReason: EndReason | undefined;
   #successor: HeldSandbox | undefined;
   readonly #ended = new AbortController();
 
@@ -58,12 +58,14 @@ export class HeldSandbox implements LiveSandbox {
     return this.#ended.signal;
   }
 
-  get endReason(): EndReason | undefined {
-    return this.#endReason;
-  }
-
   get isEnding(): boolean {
     return this.#record.state === "killing";
+  }
+
+  /** @throws SandboxError aborted while it is being killed. */
+  throwIfEnding(): void {
+    if (!this.isEnding) return;
+    throw new SandboxError("sandbox_being_killed", `Sandbox "${this.#record.id}" is being killed`);
   }
 
   get runtime(): Sandbox {
@@ -103,8 +105,7 @@ export class HeldSandbox implements LiveSandbox {
   }
 
   run(record: SandboxRecord, runtime: Sandbox): void {
-    this.#record = record;
-    this.#runtime = runtime;
+    this.warm(record, runtime);
     this.hasServed = true;
     this.lastUsedAtMs = record.startedAtMs;
   }
@@ -129,13 +130,9 @@ export class HeldSandbox implements LiveSandbox {
    */
   isResuming(): boolean {
     if (this.change === undefined) return false;
-    const { id } = this.#record;
-    if (this.change.kind === "pausing")
-      throw new SandboxError("sandbox_transitioning", `Sandbox "${id}" is being paused`);
-    if (this.change.kind === "snapshotting") {
-      throw new SandboxError("sandbox_transitioning", `Sandbox "${id}" is being snapshotted`);
-    }
-    return true;
+    if (this.change.kind === "resuming") return true;
+    const doing = this.change.kind === "pausing" ? "paused" : "snapshotted";
+    throw new SandboxError("sandbox_transitioning", `Sandbox "${this.#record.id}" is being ${doing}`);
   }
 
   /** The current backend sandbox: this one, or its latest successor. */
@@ -162,9 +159,9 @@ export class HeldSandbox implements LiveSandbox {
    */
   end(reason: EndReason): Sandbox | undefined {
     // Not by its state: the last server may have written that it is being killed, and why.
-    if (this.#endReason !== undefined) return this.#runtime;
+    if (this.endReason !== undefined) return this.#runtime;
     this.#record = { ...this.#record, state: "killing" };
-    this.#endReason = reason;
+    this.endReason = reason;
     this.#ended.abort(reason);
     const text = `sandbox "${this.#record.id}" was ended while it was being made`;
     const isLost = reason === "out of memory" || reason === "out of disk" || reason === "backend lost";

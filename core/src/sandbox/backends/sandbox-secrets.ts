@@ -1,23 +1,15 @@
 import { hash, randomBytes, randomInt } from "node:crypto";
 import { secretEqual } from "../../kernel/secret-equal.js";
-import type { SandboxId, SnapshotId, VolumeId } from "../contract/backend.js";
 
+const PREFIXES = { sandbox: "i", snapshot: "s", volume: "v" } as const;
 const ID_ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789";
 const ID_LENGTH = 20;
 
-/** A sandbox id like E2B's: `i` and 20 unguessable characters of `[a-z0-9]`. */
-export function newSandboxId(): SandboxId {
-  return newId("i");
-}
-
-/** `s` and 20 unguessable characters of `[a-z0-9]`. */
-export function newSnapshotId(): SnapshotId {
-  return newId("s");
-}
-
-/** `v` and 20 unguessable characters of `[a-z0-9]`. */
-export function newVolumeId(): VolumeId {
-  return newId("v");
+/** An id like E2B's: a letter for its kind and 20 unguessable characters of `[a-z0-9]`. */
+export function newId(kind: keyof typeof PREFIXES): string {
+  let id: string = PREFIXES[kind];
+  for (let length = 0; length < ID_LENGTH; length += 1) id += ID_ALPHABET[randomInt(ID_ALPHABET.length)];
+  return id;
 }
 
 /** An access token: 43 URL-safe characters that carry 256 random bits. */
@@ -33,10 +25,4 @@ export function digestOf(token: string): string {
 /** Compares a token with a digest in constant time. */
 export function isDigestOf(digest: string, token: string): boolean {
   return secretEqual(digest, digestOf(token));
-}
-
-function newId(prefix: string): string {
-  let id = prefix;
-  for (let length = 0; length < ID_LENGTH; length += 1) id += ID_ALPHABET[randomInt(ID_ALPHABET.length)];
-  return id;
 }

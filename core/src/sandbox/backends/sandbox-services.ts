@@ -1,4 +1,6 @@
 import type { Clock } from "../../kernel/clock.js";
+import { SandboxError } from "../../kernel/errors.js";
+import { abortAfter } from "../../kernel/time.js";
 import type { Logger } from "../../observe/logger.js";
 import type { EventRelay } from "../ledger/event-relay.js";
 import type { Ledger } from "../ledger/ledger.js";
@@ -17,4 +19,18 @@ export interface SandboxServices {
   readonly events: EventRelay;
   readonly clock: Clock;
   readonly log: Logger;
+}
+
+/**
+ * Aborts a controller after `sandboxes.createTimeout`, unless what this returns is disposed of first.
+ * @param what did not happen then, for the message.
+ */
+export function limitCreation(
+  aborting: AbortController,
+  { clock, settings }: Pick<SandboxServices, "clock" | "settings">,
+  what: string,
+): Disposable {
+  const timeoutMs = settings.createTimeout;
+  const overdue = (): Error => new SandboxError("backend_timeout", `${what} within ${timeoutMs} ms`);
+  return abortAfter(aborting, { clock, timeoutMs, overdue });
 }

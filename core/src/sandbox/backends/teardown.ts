@@ -20,8 +20,6 @@ export interface Removal {
   readonly id: string;
   /** Safe to repeat, also while an earlier call still hangs. */
   readonly run: () => Promise<void>;
-  /** After so many failures `soon` rejects. */
-  readonly soonAttempts: number;
 }
 
 export interface RemovalProgress {
@@ -31,7 +29,8 @@ export interface RemovalProgress {
   readonly final: Promise<boolean>;
 }
 
-const SOON_ATTEMPTS = 3;
+/** After so many failures `soon` rejects. */
+const SOON_ATTEMPTS = { sandbox: 3, snapshot: 1, volume: 1 } as const;
 const FIRST_DELAY_MS = 200;
 const MAX_DELAY_MS = 60_000;
 
@@ -47,8 +46,7 @@ export class Teardown {
   }
 
   destroy(sandbox: Sandbox): RemovalProgress {
-    const run = (): Promise<void> => sandbox.destroy();
-    return this.undo({ what: "sandbox", id: sandbox.id, run, soonAttempts: SOON_ATTEMPTS });
+    return this.undo({ what: "sandbox", id: sandbox.id, run: () => sandbox.destroy() });
   }
 
   undo(undoing: Removal): RemovalProgress {
@@ -70,7 +68,8 @@ export class Teardown {
   }
 
   async #undo(undoing: Removal, fail: (error: Error) => void): Promise<boolean> {
-    const { what, id, soonAttempts } = undoing;
+    const { what, id } = undoing;
+    const soonAttempts = SOON_ATTEMPTS[what];
     const { clock, log, metrics } = this.#options;
     for (let attempt = 1; ; attempt += 1) {
       try {

@@ -3,14 +3,13 @@ import { runAs } from "../../kernel/owner.js";
 import type { Sandbox, SandboxBackend } from "../contract/backend.js";
 import type { Ends } from "./ends.js";
 import type { HeldSandbox } from "../backends/held-sandbox.js";
-import type { SandboxServices } from "../backends/sandbox-services.js";
+import { limitCreation, type SandboxServices } from "../backends/sandbox-services.js";
 import type { LiveSandbox, SandboxRecord } from "../model/live-sandbox.js";
 import type { ReadinessProbe } from "../model/readiness-probe.js";
 import type { Reaper } from "./reaper.js";
 import { requireNetworking } from "../contract/require-networking.js";
 import { reasonAgainstPause, specOf } from "../model/spec-of.js";
 import { Semaphore } from "../../kernel/semaphore.js";
-import { abortAfter } from "../../kernel/time.js";
 import { NotReady, untilReady } from "./until-ready.js";
 import type { AddedWarmUps } from "../warm/warm-ups.js";
 import type { WarmPools } from "../warm/warm-pools.js";
@@ -37,19 +36,12 @@ export interface CreationConditions {
 export class CreationQueue {
   readonly #options: CreationQueueOptions;
   readonly #turns: Semaphore;
-  #isClosed = false;
+  /** True once the server is stopping. */
+  isClosed = false;
 
   constructor(options: CreationQueueOptions) {
     this.#options = options;
     this.#turns = new Semaphore(options.settings.createConcurrency, options.settings.createQueue);
-  }
-
-  get isClosed(): boolean {
-    return this.#isClosed;
-  }
-
-  close(): void {
-    this.#isClosed = true;
   }
 
   /** Creates one, after its turn at the backend. Undoes everything before it rejects. */
@@ -76,7 +68,7 @@ export class CreationQueue {
       const cannotPause =
         warm.record.onTimeout === "pause" && reasonAgainstPause(warm.record, runtime) !== undefined;
       // A second one would take as long as the first.
-      if (making.signal?.aborted || this.#isClosed || cannotPause || error instanceof NotReady) {
+      if (making.signal?.aborted || this.isClosed || cannotPause || error instanceof NotReady) {
         metrics.createFailed();
         throw error;
       }
@@ -121,12 +113,8 @@ export class CreationQueue {
   }
 
   async #prepare(held: HeldSandbox): Promise<void> {
-    const { warmUps, clock, settings } = this.#options;
-    const timeoutMs = settings.createTimeout;
-    const text = `the sandbox was not warm within ${timeoutMs} ms`;
-    const overdue = (): Error => new SandboxError("backend_timeout", text);
-    using _limit = abortAfter(held.making, { clock, timeoutMs, overdue });
-    await warmUps.prepare(held, held.making.signal);
+    using _limit = limitCreation(held.making, this.#options, "the sandbox was not warm");
+    await this.#options.warmUps.prepare(held, held.making.signal);
   }
 
   async #make(
@@ -209,17 +197,15 @@ export class CreationQueue {
   }
 
   async #provision(held: HeldSandbox, backend: SandboxBackend): Promise<Sandbox> {
-    const { ends, clock, settings, backends } = this.#options;
-    const timeoutMs = settings.createTimeout;
-    const text = `backend '${backend.name}' did not make the sandbox within ${timeoutMs} ms`;
-    const overdue = (): Error => new SandboxError("backend_timeout", text);
-    using _limit = abortAfter(held.making, { clock, timeoutMs, overdue });
+    const { ends, teardown, backends } = this.#options;
+    const late = `backend '${backend.name}' did not make the sandbox`;
+    using _limit = limitCreation(held.making, this.#options, late);
     const made = await runAs(backends.ownerOf(backend.name), () =>
       backend.provision(specOf(held.record), held.making.signal),
     );
     if (made.id !== held.record.id) {
       // It could never be found by the id that the server uses.
-      await ends.destroyUnknown(made);
+      await teardown.destroy(made).soon;
       const text = `backend '${backend.name}' made sandbox '${made.id}' for '${held.record.id}'`;
       throw new SandboxError("internal_error", text);
     }

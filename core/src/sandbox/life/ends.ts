@@ -63,11 +63,6 @@ export class Ends {
     await recorded;
   }
 
-  /** Destroys a sandbox without an entry. Rejects when that failed for now; retries go on all the same. */
-  async destroyUnknown(runtime: Sandbox): Promise<void> {
-    await this.#options.teardown.destroy(runtime).soon;
-  }
-
   /** Removes the entry of a completely removed sandbox. Never rejects. */
   async recordEnd(held: HeldSandbox): Promise<void> {
     const { ledger, volumes, log, metrics, events, onGone } = this.#options;

@@ -1,8 +1,6 @@
 import { messageOf, SandboxError } from "../../kernel/errors.js";
-import { abortAfter } from "../../kernel/time.js";
-import { beingKilled } from "../contract/being-killed.js";
 import type { HeldSandbox } from "../backends/held-sandbox.js";
-import type { SandboxServices } from "../backends/sandbox-services.js";
+import { limitCreation, type SandboxServices } from "../backends/sandbox-services.js";
 import type { Reaper } from "./reaper.js";
 import type { SandboxEvent } from "../model/sandbox-event.js";
 import type { PauseTrigger, ResumeTrigger } from "../model/sandbox-metrics.js";
@@ -167,7 +165,7 @@ export class Pauses {
       if (!isStopped) await pausing?.pause();
     } catch (error) {
       metrics.pauseFailed();
-      if (held.isEnding) throw beingKilled(held.record.id);
+      held.throwIfEnding();
       const resumed = isStopped ? undefined : pausing?.resume();
       await resumed?.catch((failure: unknown) => {
         log.error({ sandbox: id, err: failure }, "a sandbox that could not be paused could not be resumed");
@@ -179,10 +177,10 @@ export class Pauses {
       }
       throw new SandboxError("pause_failed", `sandbox "${id}" could not be paused`, { cause: error });
     }
-    if (held.isEnding) throw beingKilled(held.record.id);
+    held.throwIfEnding();
     const paused = isStopped ? held.succeed(this.#options.onSucceeded) : held;
     if (isStopped) await paused.during("pausing", () => this.#stop(paused));
-    if (paused.isEnding) throw beingKilled(id);
+    paused.throwIfEnding();
     await events.confirm(event);
     metrics.paused(trigger);
     log.info({ sandbox: id, trigger, keepsMemory }, "sandbox paused");
@@ -209,7 +207,7 @@ export class Pauses {
     if (reason !== undefined) throw new SandboxError("pausing_unsupported", reason);
     const stopped = { ...held.record, isStopped: true };
     await this.#options.ledger.write(stopped);
-    if (held.isEnding) throw beingKilled(held.record.id);
+    held.throwIfEnding();
     held.update(stopped);
     const successor = held.succeed(this.#options.onSucceeded);
     await successor.during("resuming", () => this.#startAnew(successor, resumption));
@@ -217,16 +215,14 @@ export class Pauses {
 
   /** The ledger says `running` once it runs: if the server ends before, the sandbox is stopped. */
   async #startAnew(held: HeldSandbox, { timeoutMs, trigger }: Resumption): Promise<void> {
-    const { settings, ledger, reaper, metrics, events, clock, log } = this.#options;
+    const { settings, ledger, events, clock } = this.#options;
     const { stopping } = held.handle;
     const { id, template } = held.record;
     const deadline = new AbortController();
     const signal = AbortSignal.any([held.ended, deadline.signal]);
     try {
       {
-        const text = `the sandbox did not begin anew within ${settings.createTimeout} ms`;
-        const overdue = (): Error => new SandboxError("backend_timeout", text);
-        using _limit = abortAfter(deadline, { clock, timeoutMs: settings.createTimeout, overdue });
+        using _limit = limitCreation(deadline, this.#options, "the sandbox did not begin anew");
         // Processes may still exist if memory was kept, or if the stop failed.
         await stopping?.stop();
         await stopping?.start(specOf(held.record), signal);
@@ -241,23 +237,20 @@ export class Pauses {
       const running: SandboxRecord = { ...held.record, ...begun };
       const happened = events.of("resumed", held.record, { reason: trigger });
       await ledger.write(running, { happened });
-      if (held.isEnding) throw beingKilled(id);
+      held.throwIfEnding();
       held.update(begun);
     } catch (error) {
-      if (held.isEnding) throw beingKilled(id);
+      held.throwIfEnding();
       await this.#stop(held);
       const text = `sandbox "${id}" could not be resumed: ${messageOf(error)}`;
       throw new SandboxError("resume_failed", text, { cause: error });
     }
-    held.lastUsedAtMs = clock.now();
-    reaper.set(id, held.record.endsAtMs);
     events.wake();
-    metrics.resumed(trigger);
-    log.info({ sandbox: id, trigger, keepsMemory: false }, "sandbox resumed");
+    this.#noteResumed(held, { trigger, keepsMemory: false });
   }
 
   async #thaw(held: HeldSandbox, { timeoutMs, trigger }: Resumption): Promise<void> {
-    const { ledger, reaper, metrics, events, clock, log } = this.#options;
+    const { ledger, events, clock } = this.#options;
     const paused = held.record;
     const event = events.of("resumed", paused, { reason: trigger });
     const endsAtMs = timeoutMs === undefined ? undefined : clock.now() + timeoutMs;
@@ -265,19 +258,25 @@ export class Pauses {
       await ledger.write({ ...paused, state: "running", endsAtMs }, { awaited: event });
       await held.handle.pausing?.resume();
     } catch (error) {
-      if (held.isEnding) throw beingKilled(held.record.id);
+      held.throwIfEnding();
       await ledger.write(paused, { withdrawn: event?.id });
       throw new SandboxError("resume_failed", `sandbox "${paused.id}" could not be resumed`, {
         cause: error,
       });
     }
-    if (held.isEnding) throw beingKilled(held.record.id);
+    held.throwIfEnding();
     held.update({ state: "running", endsAtMs });
-    held.lastUsedAtMs = clock.now();
-    reaper.set(paused.id, endsAtMs);
+    this.#noteResumed(held, { trigger });
     await events.confirm(event);
-    metrics.resumed(trigger);
-    log.info({ sandbox: paused.id, trigger }, "sandbox resumed");
+  }
+
+  #noteResumed(held: HeldSandbox, fields: Pick<Resumption, "trigger" | "keepsMemory">): void {
+    const { reaper, metrics, clock, log } = this.#options;
+    const { id, endsAtMs } = held.record;
+    held.lastUsedAtMs = clock.now();
+    reaper.set(id, endsAtMs);
+    metrics.resumed(fields.trigger);
+    log.info({ sandbox: id, ...fields }, "sandbox resumed");
   }
 }
 

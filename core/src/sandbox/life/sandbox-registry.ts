@@ -1,7 +1,6 @@
 import { AsyncResource } from "node:async_hooks";
 import { SandboxError } from "../../kernel/errors.js";
 import type { Limits, Sandbox, SandboxBackend, SandboxId, VolumeId } from "../contract/backend.js";
-import { beingKilled } from "../contract/being-killed.js";
 import { checkNetworkPolicy, egressRulesOf, type NetworkPolicy } from "../contract/egress-rules.js";
 import { Ends } from "./ends.js";
 import { HeldSandbox } from "../backends/held-sandbox.js";
@@ -15,7 +14,7 @@ import { checkRequestedLimits, type LimitsChange } from "../model/requested-limi
 import { requireNetworking } from "../contract/require-networking.js";
 import { Resizes } from "./resizes.js";
 import type { AdmissionCheck } from "../model/admissions.js";
-import { newAccessToken, newSandboxId } from "../backends/sandbox-secrets.js";
+import { newAccessToken, newId } from "../backends/sandbox-secrets.js";
 import type { SandboxServices } from "../backends/sandbox-services.js";
 import type { SnapshotRecord, Snapshots } from "../model/snapshots.js";
 import type { CreateSandbox, PauseOptions, Sandboxes } from "./sandboxes.js";
@@ -112,7 +111,7 @@ export class SandboxRegistry implements Sandboxes {
     const backend = this.#backendOf(request, template, snapshot);
     if (request.id !== undefined) this.#checkId(request.id);
     const record = this.#recordOf(request, template, {
-      id: request.id ?? newSandboxId(),
+      id: request.id ?? newId("sandbox"),
       backend,
       snapshot,
     });
@@ -138,18 +137,15 @@ export class SandboxRegistry implements Sandboxes {
     return held === undefined || held.isEnding ? undefined : held;
   }
 
-  get(id: SandboxId): LiveSandbox {
-    return this.#get(id);
+  get(id: SandboxId): HeldSandbox {
+    const held = this.#held.get(id);
+    if (held === undefined || held.isEnding) throw unknownSandbox(id);
+    return held;
   }
 
   onCreated(listener: (sandbox: LiveSandbox) => void): void {
     // Its work belongs to the listener's plugin, not to the creator of a sandbox.
     this.#listeners.push(AsyncResource.bind(listener));
-  }
-
-  /** As `get`, for the parts of the domain that change sandboxes. */
-  held(id: SandboxId): HeldSandbox {
-    return this.#get(id);
   }
 
   async remembers(id: SandboxId): Promise<boolean> {
@@ -165,7 +161,9 @@ export class SandboxRegistry implements Sandboxes {
   list(): readonly LiveSandbox[] {
     return [...this.#held.values()]
       .filter((held) => !held.isEnding)
-      .toSorted((a, b) => b.record.startedAtMs - a.record.startedAtMs || compare(a.record.id, b.record.id));
+      .toSorted(
+        (a, b) => b.record.startedAtMs - a.record.startedAtMs || (a.record.id < b.record.id ? -1 : 1),
+      );
   }
 
   async kill(id: SandboxId, reason: EndReason = "killed"): Promise<void> {
@@ -213,12 +211,12 @@ export class SandboxRegistry implements Sandboxes {
 
   async setNetworkPolicy(id: SandboxId, policy: NetworkPolicy): Promise<void> {
     checkNetworkPolicy(policy);
-    const held = this.#get(id);
+    const held = this.get(id);
     await held.turns.run(() => this.#applyNetworkPolicy(held, policy));
   }
 
   async setLimits(id: SandboxId, change: LimitsChange): Promise<void> {
-    await this.#resizes.resize(this.#get(id), change);
+    await this.#resizes.resize(this.get(id), change);
   }
 
   /** Adopts a sandbox that outlived the last server in the state of its record. */
@@ -260,7 +258,7 @@ export class SandboxRegistry implements Sandboxes {
    * are done, or failed for now.
    */
   async close(onShutdown: SandboxesConfig["onShutdown"]): Promise<void> {
-    this.#creations.close();
+    this.#creations.isClosed = true;
     this.#reaper.stop();
     const emptied = this.#options.pools.close();
     const leaving = [...this.#held.values()].filter(
@@ -269,22 +267,16 @@ export class SandboxRegistry implements Sandboxes {
     await Promise.allSettled([emptied, ...leaving.map((held) => this.#ends.end(held, "shutdown"))]);
   }
 
-  #get(id: SandboxId): HeldSandbox {
-    const held = this.#held.get(id);
-    if (held === undefined || held.isEnding) throw unknownSandbox(id);
-    return held;
-  }
-
   /** @throws SandboxError aborted while it is being killed. */
   #getUnlessKilled(id: SandboxId): HeldSandbox {
     const held = this.#held.get(id);
-    if (held?.isEnding === true && !held.isLingering) throw beingKilled(id);
-    return this.#get(id);
+    if (held?.isLingering === false) held.throwIfEnding();
+    return this.get(id);
   }
 
   /** @throws SandboxError not_found for a paused one, too, as E2B's clients expect. */
   #getRunning(id: SandboxId): HeldSandbox {
-    const held = this.#get(id);
+    const held = this.get(id);
     if (held.record.state === "paused") {
       throw new SandboxError("sandbox_paused", `Sandbox "${id}" is not running: it is paused`);
     }
@@ -395,7 +387,7 @@ export class SandboxRegistry implements Sandboxes {
   #makeWarm(template: Template, signal: AbortSignal): Promise<HeldSandbox> {
     const request = { template: template.name, timeoutMs: undefined, secure: false };
     const backend = this.#backendOf(request, template, undefined);
-    const held = new HeldSandbox(this.#recordOf(request, template, { id: newSandboxId(), backend }));
+    const held = new HeldSandbox(this.#recordOf(request, template, { id: newId("sandbox"), backend }));
     return this.#creations.warm(held, backend, { probe: template.settings.readinessProbe, signal });
   }
 
@@ -421,7 +413,7 @@ export class SandboxRegistry implements Sandboxes {
 
   async #applyNetworkPolicy(held: HeldSandbox, policy: NetworkPolicy): Promise<void> {
     const { ledger, events } = this.#options;
-    const { id, state, backend } = this.#get(held.record.id).record;
+    const { id, state, backend } = this.get(held.record.id).record;
     if (state !== "running")
       throw new SandboxError("sandbox_state_conflict", `sandbox "${id}" is not running`);
     const networking = requireNetworking(held.runtime, backend);
@@ -481,8 +473,4 @@ function checkNumber(timeoutMs: number): void {
 
 function given<T extends object>(options: T): Partial<T> {
   return Object.fromEntries(Object.entries(options).filter(([, value]) => value !== undefined)) as Partial<T>;
-}
-
-function compare(a: string, b: string): number {
-  return a < b ? -1 : a > b ? 1 : 0;
 }

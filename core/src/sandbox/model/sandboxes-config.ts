@@ -5,6 +5,10 @@ import { checkReadinessProbe, type ReadinessProbe } from "./readiness-probe.js";
 
 const TEMPLATE_NAME = /^[a-z0-9-_]+(\/[a-z0-9-_]+)?$/;
 
+function refuse(context: z.RefinementCtx, path: PropertyKey[], message: string): void {
+  context.addIssue({ code: "custom", path, message });
+}
+
 const templateName = z
   .string()
   .regex(TEMPLATE_NAME, "expected a template name: lower-case letters, digits, - and _, or namespace/name");
@@ -32,8 +36,7 @@ const pool = z
       .describe("Time without such a creation after which the number falls by one"),
   })
   .superRefine(({ min, max }, context) => {
-    if (max === undefined || max >= min) return;
-    context.addIssue({ code: "custom", path: ["max"], message: "is less than min" });
+    if (max !== undefined && max < min) refuse(context, ["max"], "is less than min");
   });
 
 const port = z.int().min(1).max(65_535).describe("Port inside the sandbox");
@@ -81,8 +84,7 @@ const readiness = z
     attemptTimeout: duration().prefault("5s").describe("Time that one attempt may take"),
   })
   .superRefine(({ timeout, maximumTimeout }, context) => {
-    if (timeout <= maximumTimeout) return;
-    context.addIssue({ code: "custom", path: ["timeout"], message: "is longer than maximumTimeout" });
+    if (timeout > maximumTimeout) refuse(context, ["timeout"], "is longer than maximumTimeout");
   });
 
 const template = z.strictObject({
@@ -170,27 +172,23 @@ export const sandboxesConfig = z
   })
   .superRefine((settings, context) => {
     if (settings.defaultTimeout > settings.maximumTimeout) {
-      const message = "is longer than maximumTimeout";
-      context.addIssue({ code: "custom", path: ["defaultTimeout"], message });
+      refuse(context, ["defaultTimeout"], "is longer than maximumTimeout");
     }
     if (settings.volumeSize > settings.maximumVolumeSize) {
-      const message = "is more than maximumVolumeSize";
-      context.addIssue({ code: "custom", path: ["volumeSize"], message });
+      refuse(context, ["volumeSize"], "is more than maximumVolumeSize");
     }
     for (const [template, { readinessProbe: probe }] of Object.entries(settings.templates)) {
       try {
         if (probe !== undefined) checkReadinessProbe(probe, settings.readiness);
       } catch (error) {
-        const path = ["templates", template, "readinessProbe"];
-        context.addIssue({ code: "custom", path, message: messageOf(error) });
+        refuse(context, ["templates", template, "readinessProbe"], messageOf(error));
       }
     }
     const names = new Set(Object.keys(settings.templates));
     for (const [template, { aliases }] of Object.entries(settings.templates)) {
       for (const [index, alias] of aliases.entries()) {
-        const path = ["templates", template, "aliases", index];
         if (names.has(alias))
-          context.addIssue({ code: "custom", path, message: `'${alias}' is already taken` });
+          refuse(context, ["templates", template, "aliases", index], `'${alias}' is already taken`);
         names.add(alias);
       }
     }

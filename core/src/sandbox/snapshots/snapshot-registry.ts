@@ -1,33 +1,31 @@
 import { SandboxError } from "../../kernel/errors.js";
-import { beingKilled } from "../contract/being-killed.js";
 import type { SandboxId, SnapshotId } from "../contract/backend.js";
 import type { HeldSandbox } from "../backends/held-sandbox.js";
 import type { SandboxServices } from "../backends/sandbox-services.js";
+import type { SandboxRecord } from "../model/live-sandbox.js";
 import { checkReadinessProbe } from "../model/readiness-probe.js";
 import { Reaper } from "../life/reaper.js";
-import { newSnapshotId } from "../backends/sandbox-secrets.js";
-import type { Sandboxes } from "../life/sandboxes.js";
-import { createdLike } from "../life/created-like.js";
+import { newId } from "../backends/sandbox-secrets.js";
+import type { SandboxRegistry } from "../life/sandbox-registry.js";
+import type { CreateSandbox } from "../life/sandboxes.js";
 import type { Forked, ForkRequest, SnapshotRecord, Snapshots, TenantSnapshots } from "../model/snapshots.js";
 import { hasTemplate, parseTemplateReference } from "../templates/template-reference.js";
+import { RemovableRecords } from "../backends/removable-records.js";
 import { unknownSandbox } from "../contract/unknown-sandbox.js";
 
 export interface SnapshotRegistryOptions extends SandboxServices {
-  /** @throws SandboxError not_found */
-  readonly held: (id: SandboxId) => HeldSandbox;
-  readonly sandboxes: Pick<Sandboxes, "create">;
+  readonly sandboxes: Pick<SandboxRegistry, "create" | "get">;
 }
 
 /** The snapshots of this server, written to the ledger before a backend acts. */
 export class SnapshotRegistry implements Snapshots {
   readonly #options: SnapshotRegistryOptions;
-  readonly #records = new Map<SnapshotId, SnapshotRecord>();
-  /** Removals under way, or to be retried. */
-  readonly #removals = new Map<SnapshotId, Promise<void>>();
+  readonly #records: RemovableRecords<SnapshotRecord>;
   readonly #reaper: Reaper;
 
   constructor(options: SnapshotRegistryOptions) {
     this.#options = options;
+    this.#records = new RemovableRecords(options.teardown, "snapshot");
     this.#reaper = new Reaper(options.clock, (id) => {
       const record = this.#records.get(id);
       // A failure is logged and tried again.
@@ -37,7 +35,7 @@ export class SnapshotRegistry implements Snapshots {
 
   of(tenant: string): TenantSnapshots {
     const held = (id: SandboxId): HeldSandbox => {
-      const found = this.#options.held(id);
+      const found = this.#options.sandboxes.get(id);
       if (found.record.owner !== tenant) throw unknownSandbox(id);
       return found;
     };
@@ -102,14 +100,14 @@ export class SnapshotRegistry implements Snapshots {
   }
 
   #ready(tenant: string): readonly SnapshotRecord[] {
-    return [...this.#records.values()]
-      .filter(({ owner, state }) => owner === tenant && state === "ready")
+    return this.#records
+      .readyOf(tenant)
       .toSorted((a, b) => b.takenAtMs - a.takenAtMs || (a.id < b.id ? -1 : 1));
   }
 
   async #remove(tenant: string, id: SnapshotId): Promise<void> {
     const record = this.#records.get(id);
-    const isRemovable = record?.state === "ready" || this.#removals.has(id);
+    const isRemovable = record?.state === "ready" || this.#records.isBeingRemoved(id);
     if (record === undefined || !isRemovable || record.owner !== tenant)
       throw new SandboxError("snapshot_not_found", `snapshot '${id}' not found`);
     await this.#discard(record);
@@ -170,7 +168,7 @@ export class SnapshotRegistry implements Snapshots {
       throw new SandboxError("snapshot_limit_reached", text);
     }
     const record: SnapshotRecord = {
-      id: newSnapshotId(),
+      id: newId("snapshot"),
       owner,
       state: "taking",
       name,
@@ -190,7 +188,7 @@ export class SnapshotRegistry implements Snapshots {
       log.info({ sandbox: id, snapshot: record.id, name }, "snapshot taken");
       return made;
     } catch (error) {
-      if (held.isEnding) throw beingKilled(id);
+      held.throwIfEnding();
       log.error({ sandbox: id, err: error }, "taking a snapshot failed");
       throw new SandboxError("snapshot_failed", `no snapshot could be taken of sandbox "${id}"`, {
         cause: error,
@@ -236,29 +234,36 @@ export class SnapshotRegistry implements Snapshots {
     if (snapshotsKept !== undefined) this.#reaper.set(record.id, record.takenAtMs + snapshotsKept);
   }
 
-  /** Removes one permanently; it counts until that is done. @throws SandboxError unavailable when it failed for now. */
+  /** As `RemovableRecords.discard`. */
   #discard(record: SnapshotRecord): Promise<void> {
-    const { teardown } = this.#options;
-    const { id } = record;
-    const removing: SnapshotRecord = { ...record, state: "removing" };
-    let soon = this.#removals.get(id);
-    if (soon === undefined) {
-      this.#records.set(id, removing);
-      this.#reaper.delete(id);
-      const run = (): Promise<void> => this.#erase(removing);
-      soon = teardown.undo({ what: "snapshot", id, run, soonAttempts: 1 }).soon;
-      this.#removals.set(id, soon);
-    }
-    return soon;
-  }
-
-  async #erase(record: SnapshotRecord): Promise<void> {
     const { backends, ledger } = this.#options;
-    const { id, backend } = record;
-    await ledger.writeSnapshot(record);
-    await backends.get(backend).snapshots?.remove(id);
-    await ledger.removeSnapshot(id);
-    this.#records.delete(id);
-    this.#removals.delete(id);
+    this.#reaper.delete(record.id);
+    return this.#records.discard(record, async (removing) => {
+      await ledger.writeSnapshot(removing);
+      await backends.get(removing.backend).snapshots?.remove(removing.id);
+      await ledger.removeSnapshot(removing.id);
+    });
   }
+}
+
+/** A request for another sandbox with the creation options of this one, and new secrets. */
+function createdLike(record: SandboxRecord): Omit<CreateSandbox, "id"> {
+  return {
+    owner: record.owner,
+    template: record.template,
+    timeoutMs: record.timeoutMs,
+    onTimeout: record.onTimeout,
+    keepsMemory: record.keepsMemory,
+    autoResume: record.autoResume,
+    metadata: record.metadata,
+    environment: record.environment,
+    secure: record.accessToken !== undefined,
+    allowPublicTraffic: record.trafficAccessToken === undefined,
+    maskRequestHost: record.maskRequestHost,
+    limits: record.limits,
+    allowInternetAccess: record.allowInternetAccess,
+    egress: record.egress,
+    mounts: record.mounts,
+    backend: record.backend,
+  };
 }

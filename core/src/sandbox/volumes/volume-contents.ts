@@ -1,9 +1,8 @@
 import { SandboxError } from "../../kernel/errors.js";
-import { abortAfter } from "../../kernel/time.js";
 import type { Sandbox, VolumeId } from "../contract/backend.js";
-import type { SandboxServices } from "../backends/sandbox-services.js";
+import { limitCreation, type SandboxServices } from "../backends/sandbox-services.js";
 import { FilesBelow } from "../contract/files-below.js";
-import { newSandboxId } from "../backends/sandbox-secrets.js";
+import { newId } from "../backends/sandbox-secrets.js";
 import type { OpenVolume, VolumeRecord } from "../model/volumes.js";
 
 /** A temporary sandbox that gives access to a volume. */
@@ -84,7 +83,7 @@ export class VolumeContents {
   }
 
   async #provision(volume: VolumeId, name: string, closing: AbortController): Promise<Sandbox> {
-    const { backends, settings, clock } = this.#services;
+    const { backends, settings } = this.#services;
     const backend = backends.get(name);
     const isOfDefault = backend === backends.default();
     const [template] =
@@ -94,12 +93,9 @@ export class VolumeContents {
     if (template === undefined) {
       throw new SandboxError("volumes_unsupported", `no template is made by backend '${name}'`);
     }
-    const timeoutMs = settings.createTimeout;
-    const text = `backend '${name}' did not open the volume within ${timeoutMs} ms`;
-    const overdue = (): Error => new SandboxError("backend_timeout", text);
-    using _limit = abortAfter(closing, { clock, timeoutMs, overdue });
+    using _limit = limitCreation(closing, this.#services, `backend '${name}' did not open the volume`);
     const mounts = [{ volume, path: MOUNTED_AT, readOnly: false }];
-    const spec = { id: newSandboxId(), template, limits: {}, allowInternetAccess: false, mounts };
+    const spec = { id: newId("sandbox"), template, limits: {}, allowInternetAccess: false, mounts };
     return await backend.provision(spec, closing.signal);
   }
 

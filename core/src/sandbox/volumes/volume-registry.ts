@@ -1,7 +1,8 @@
 import { SandboxError } from "../../kernel/errors.js";
 import type { VolumeId } from "../contract/backend.js";
 import type { SandboxServices } from "../backends/sandbox-services.js";
-import { digestOf, isDigestOf, newAccessToken, newVolumeId } from "../backends/sandbox-secrets.js";
+import { digestOf, isDigestOf, newAccessToken, newId } from "../backends/sandbox-secrets.js";
+import { RemovableRecords } from "../backends/removable-records.js";
 import type { VolumeContents } from "./volume-contents.js";
 import type { CreateVolume, OpenVolume, TenantVolumes, VolumeRecord, Volumes } from "../model/volumes.js";
 
@@ -19,12 +20,11 @@ const NO_TOKEN = "none";
 /** The volumes of this server, written to the ledger before a backend acts. */
 export class VolumeRegistry implements Volumes {
   readonly #options: VolumeRegistryOptions;
-  readonly #records = new Map<VolumeId, VolumeRecord>();
-  /** Removals under way, or to be retried. */
-  readonly #removals = new Map<VolumeId, Promise<void>>();
+  readonly #records: RemovableRecords<VolumeRecord>;
 
   constructor(options: VolumeRegistryOptions) {
     this.#options = options;
+    this.#records = new RemovableRecords(options.teardown, "volume");
   }
 
   of(tenant: string): TenantVolumes {
@@ -85,7 +85,8 @@ export class VolumeRegistry implements Volumes {
   async released(ids: readonly VolumeId[]): Promise<void> {
     for (const id of new Set(ids)) {
       const record = this.#records.get(id);
-      if (record?.state !== "removing" || this.#options.isMounted(id) || this.#removals.has(id)) continue;
+      if (record?.state !== "removing" || this.#options.isMounted(id) || this.#records.isBeingRemoved(id))
+        continue;
       // A failure is logged and tried again.
       await this.#discard(record).catch(() => {});
     }
@@ -106,7 +107,7 @@ export class VolumeRegistry implements Volumes {
   /** As `#get`, also for one whose removal failed, so that a repeated request reports its state. */
   #removable(tenant: string, id: VolumeId): VolumeRecord {
     const record = this.#records.get(id);
-    return record?.owner === tenant && this.#removals.has(id) ? record : this.#get(tenant, id);
+    return record?.owner === tenant && this.#records.isBeingRemoved(id) ? record : this.#get(tenant, id);
   }
 
   #withToken(id: VolumeId, token: string): VolumeRecord {
@@ -118,9 +119,7 @@ export class VolumeRegistry implements Volumes {
   }
 
   #list(tenant: string): readonly VolumeRecord[] {
-    return [...this.#records.values()]
-      .filter(({ owner, state }) => owner === tenant && state === "ready")
-      .toSorted((a, b) => (a.name < b.name ? -1 : 1));
+    return this.#records.readyOf(tenant).toSorted((a, b) => (a.name < b.name ? -1 : 1));
   }
 
   async #usage({ id, backend }: VolumeRecord): Promise<number> {
@@ -148,7 +147,7 @@ export class VolumeRegistry implements Volumes {
       throw new SandboxError("volume_limit_reached", text);
     }
     const record: VolumeRecord = {
-      id: newVolumeId(),
+      id: newId("volume"),
       owner,
       state: "making",
       name,
@@ -177,7 +176,7 @@ export class VolumeRegistry implements Volumes {
 
   async #remove(record: VolumeRecord): Promise<void> {
     const { contents, ledger, isMounted, log } = this.#options;
-    if (this.#removals.has(record.id) || !isMounted(record.id)) return this.#discard(record);
+    if (this.#records.isBeingRemoved(record.id) || !isMounted(record.id)) return this.#discard(record);
     const removing: VolumeRecord = { ...record, state: "removing" };
     this.#records.set(record.id, removing);
     try {
@@ -192,30 +191,16 @@ export class VolumeRegistry implements Volumes {
     await this.released([record.id]);
   }
 
-  /** Removes one permanently; it counts until that is done. @throws SandboxError unavailable when it failed for now. */
+  /** As `RemovableRecords.discard`. */
   #discard(record: VolumeRecord): Promise<void> {
-    const { teardown } = this.#options;
-    const { id } = record;
-    const removing: VolumeRecord = { ...record, state: "removing" };
-    let soon = this.#removals.get(id);
-    if (soon === undefined) {
-      this.#records.set(id, removing);
-      const run = (): Promise<void> => this.#erase(removing);
-      soon = teardown.undo({ what: "volume", id, run, soonAttempts: 1 }).soon;
-      this.#removals.set(id, soon);
-    }
-    return soon;
-  }
-
-  async #erase(record: VolumeRecord): Promise<void> {
     const { backends, contents, ledger, log } = this.#options;
-    const { id, backend } = record;
-    await ledger.writeVolume(record);
-    await contents.close(id);
-    await backends.get(backend).volumes?.remove(id);
-    await ledger.removeVolume(id);
-    this.#records.delete(id);
-    this.#removals.delete(id);
-    log.info({ volume: id }, "volume removed");
+    return this.#records.discard(record, async (removing) => {
+      const { id, backend } = removing;
+      await ledger.writeVolume(removing);
+      await contents.close(id);
+      await backends.get(backend).volumes?.remove(id);
+      await ledger.removeVolume(id);
+      log.info({ volume: id }, "volume removed");
+    });
   }
 }
