@@ -6,7 +6,7 @@ import type { AdmissionCheck } from "./model/admissions.js";
 import { BackendRegistry } from "./backends/backend-registry.js";
 import { configuredTemplates } from "./templates/configured-templates.js";
 import { chooseBackends, firstOrOnly } from "./backends/choose-backends.js";
-import type { SandboxServices } from "./backends/sandbox-services.js";
+import type { SandboxServices } from "./ledger/sandbox-services.js";
 import { EventRelay } from "./ledger/event-relay.js";
 import type { Ledger } from "./ledger/ledger.js";
 import { ledgerHandle } from "./ledger/ledger-handle.js";

@@ -3,7 +3,7 @@ import { runAs } from "../../kernel/owner.js";
 import type { Sandbox, SandboxBackend } from "../contract/backend.js";
 import type { Ends } from "./ends.js";
 import type { HeldSandbox } from "../backends/held-sandbox.js";
-import { limitCreation, type SandboxServices } from "../backends/sandbox-services.js";
+import { limitCreation, type SandboxServices } from "../ledger/sandbox-services.js";
 import type { LiveSandbox, SandboxRecord } from "../model/live-sandbox.js";
 import type { ReadinessProbe } from "../model/readiness-probe.js";
 import type { Reaper } from "./reaper.js";

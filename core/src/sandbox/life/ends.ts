@@ -4,7 +4,7 @@ import type { EndedSandbox } from "../ledger/ledger.js";
 import type { EndReason } from "../model/live-sandbox.js";
 import type { Reaper } from "./reaper.js";
 import { digestOf } from "../backends/sandbox-secrets.js";
-import type { SandboxServices } from "../backends/sandbox-services.js";
+import type { SandboxServices } from "../ledger/sandbox-services.js";
 import type { VolumeRegistry } from "../volumes/volume-registry.js";
 
 export interface EndsOptions extends SandboxServices {

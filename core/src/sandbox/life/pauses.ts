@@ -1,6 +1,6 @@
 import { messageOf, SandboxError } from "../../kernel/errors.js";
 import type { HeldSandbox } from "../backends/held-sandbox.js";
-import { limitCreation, type SandboxServices } from "../backends/sandbox-services.js";
+import { limitCreation, type SandboxServices } from "../ledger/sandbox-services.js";
 import type { Reaper } from "./reaper.js";
 import type { SandboxEvent } from "../model/sandbox-event.js";
 import type { PauseTrigger, ResumeTrigger } from "../model/sandbox-metrics.js";

@@ -2,7 +2,7 @@ import { BootError, messageOf } from "../../kernel/errors.js";
 import type { Patience } from "../../kernel/patience.js";
 import type { Logger } from "../../observe/logger.js";
 import type { Sandbox, SandboxBackend, SandboxId } from "../contract/backend.js";
-import type { SandboxServices } from "../backends/sandbox-services.js";
+import type { SandboxServices } from "../ledger/sandbox-services.js";
 import { egressRulesOf } from "../contract/egress-rules.js";
 import type { LedgerEntry } from "../ledger/ledger.js";
 import type { EndReason, SandboxRecord } from "../model/live-sandbox.js";

@@ -1,7 +1,7 @@
 import { SandboxError } from "../../kernel/errors.js";
 import type { Limits, Sandbox } from "../contract/backend.js";
 import type { HeldSandbox } from "../backends/held-sandbox.js";
-import type { SandboxServices } from "../backends/sandbox-services.js";
+import type { SandboxServices } from "../ledger/sandbox-services.js";
 import type { SandboxRecord } from "../model/live-sandbox.js";
 import { changedLimits, checkRequestedLimits, type LimitsChange } from "../model/requested-limits.js";
 import type { SandboxEvent } from "../model/sandbox-event.js";

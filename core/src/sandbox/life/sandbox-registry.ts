@@ -15,7 +15,7 @@ import { requireNetworking } from "../contract/require-networking.js";
 import { Resizes } from "./resizes.js";
 import type { AdmissionCheck } from "../model/admissions.js";
 import { newAccessToken, newId } from "../backends/sandbox-secrets.js";
-import type { SandboxServices } from "../backends/sandbox-services.js";
+import type { SandboxServices } from "../ledger/sandbox-services.js";
 import type { SnapshotRecord, Snapshots } from "../model/snapshots.js";
 import type { CreateSandbox, PauseOptions, Sandboxes } from "./sandboxes.js";
 import type { SandboxesConfig } from "../model/sandboxes-config.js";

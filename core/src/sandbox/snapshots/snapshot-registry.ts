@@ -1,7 +1,7 @@
 import { SandboxError } from "../../kernel/errors.js";
 import type { SandboxId, SnapshotId } from "../contract/backend.js";
 import type { HeldSandbox } from "../backends/held-sandbox.js";
-import type { SandboxServices } from "../backends/sandbox-services.js";
+import type { SandboxServices } from "../ledger/sandbox-services.js";
 import type { SandboxRecord } from "../model/live-sandbox.js";
 import { checkReadinessProbe } from "../model/readiness-probe.js";
 import { Reaper } from "../life/reaper.js";

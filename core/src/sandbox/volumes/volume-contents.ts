@@ -1,6 +1,6 @@
 import { SandboxError } from "../../kernel/errors.js";
 import type { Sandbox, VolumeId } from "../contract/backend.js";
-import { limitCreation, type SandboxServices } from "../backends/sandbox-services.js";
+import { limitCreation, type SandboxServices } from "../ledger/sandbox-services.js";
 import { FilesBelow } from "../contract/files-below.js";
 import { newId } from "../backends/sandbox-secrets.js";
 import type { OpenVolume, VolumeRecord } from "../model/volumes.js";

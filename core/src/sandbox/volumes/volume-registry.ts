@@ -1,6 +1,6 @@
 import { SandboxError } from "../../kernel/errors.js";
 import type { VolumeId } from "../contract/backend.js";
-import type { SandboxServices } from "../backends/sandbox-services.js";
+import type { SandboxServices } from "../ledger/sandbox-services.js";
 import { digestOf, isDigestOf, newAccessToken, newId } from "../backends/sandbox-secrets.js";
 import { RemovableRecords } from "../backends/removable-records.js";
 import type { VolumeContents } from "./volume-contents.js";

@@ -2,12 +2,12 @@ import type { Clock } from "../../kernel/clock.js";
 import { SandboxError } from "../../kernel/errors.js";
 import { abortAfter } from "../../kernel/time.js";
 import type { Logger } from "../../observe/logger.js";
-import type { EventRelay } from "../ledger/event-relay.js";
-import type { Ledger } from "../ledger/ledger.js";
+import type { EventRelay } from "./event-relay.js";
+import type { Ledger } from "./ledger.js";
 import type { SandboxMetrics } from "../model/sandbox-metrics.js";
 import type { SandboxesConfig } from "../model/sandboxes-config.js";
-import type { BackendRegistry } from "./backend-registry.js";
-import type { Teardown } from "./teardown.js";
+import type { BackendRegistry } from "../backends/backend-registry.js";
+import type { Teardown } from "../backends/teardown.js";
 
 /** Services that the parts of the sandbox domain share. */
 export interface SandboxServices {
