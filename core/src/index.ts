@@ -99,7 +99,8 @@ export { processEnvironment, sandboxEnvironment } from "./sandbox/model/environm
 export { parseSandboxId } from "./sandbox/contract/parse-sandbox-id.js";
 export { resolveSandboxPath } from "./sandbox/contract/sandbox-path.js";
 export { duration, size } from "./config/units.js";
-export { openedAtStart, type OpenedAtStart } from "./sqlite/opened-at-start.js";
+export { openedAtStart } from "./sqlite/opened-at-start.js";
 export { openDatabase, type DatabaseOptions } from "./sqlite/open-database.js";
+export { transaction } from "./sqlite/transaction.js";
 export { boot, type BootOptions, type Server } from "./boot/boot.js";
 export { configFromValues, readConfig, type ConfigSource } from "./config/read.js";

@@ -21,7 +21,7 @@ import { Cleanup, type CleanupFailure } from "../kernel/cleanup.js";
 import { type Clock, systemClock } from "../kernel/clock.js";
 import { BootError, type BootProblem, messageOf } from "../kernel/errors.js";
 import { makeDirectory } from "../kernel/make-directory.js";
-import { Patience } from "../kernel/patience.js";
+import { limitedPatience, type Patience } from "../kernel/patience.js";
 import { Scope } from "../kernel/scope.js";
 import { abortAfter } from "../kernel/time.js";
 import { type Token, tokenName } from "../kernel/token.js";
@@ -154,7 +154,7 @@ interface Assembled {
 
 async function assemble({ configuration, source, clock, log, cleanup }: Assembly): Promise<Assembled> {
   const { server: config, plugins } = configuration;
-  const patience = new Patience({
+  const patience = limitedPatience({
     clock,
     timeoutMs: config.startTimeout,
     onSlow: (plugin, step) => log.warn({ plugin, step }, "waiting for a plugin"),
@@ -248,9 +248,7 @@ async function assemble({ configuration, source, clock, log, cleanup }: Assembly
       ([name, token]) => [name, services.get(token)] as const,
     );
     try {
-      await patience.wait(plugin.name, "its setup", () =>
-        plugin.setup(context, Object.fromEntries(required)),
-      );
+      await patience(plugin.name, "its setup", () => plugin.setup(context, Object.fromEntries(required)));
     } catch (error) {
       const message = `plugin '${plugin.name}' could not be set up: ${messageOf(error)}`;
       throw new BootError([{ message, at: source.at(["plugins", key]) }], { cause: error });
@@ -266,7 +264,7 @@ async function assemble({ configuration, source, clock, log, cleanup }: Assembly
     for (const token of plugin.provides) services.set(token, scope.resolve(token));
   }
   const registries = [coreMetrics, ...pluginMetrics.map(({ registry }) => registry)];
-  mountOps(surfaces.get("ops").router("core"), { registries, health });
+  mountOps(surfaces.get("ops").router("core"), registries, health);
   sealed.abort();
   surfaces.freeze();
 
@@ -298,7 +296,7 @@ async function serve(
   await domain.start();
   for (const { owner, run } of starts) {
     try {
-      await patience.wait(owner, "its start", run);
+      await patience(owner, "its start", run);
     } catch (error) {
       throw new BootError([{ message: `plugin '${owner}' could not start: ${messageOf(error)}` }], {
         cause: error,

@@ -24,9 +24,8 @@ export function readConfig(file: string, environment: NodeJS.ProcessEnv): Config
   try {
     text = readFileSync(file, "utf8");
   } catch (error) {
-    throw new BootError([{ message: `cannot read the configuration: ${messageOf(error)}`, at: file }], {
-      cause: error,
-    });
+    const message = `cannot read the configuration: ${messageOf(error)}`;
+    throw new BootError([{ message, at: file }], { cause: error });
   }
   const lines = new LineCounter();
   const document = parseDocument(text, { lineCounter: lines, version: "1.2", uniqueKeys: true });

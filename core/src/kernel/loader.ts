@@ -18,12 +18,8 @@ export async function loadPlugin(key: string, directory: string): Promise<unknow
     const module = (await import(target)) as { readonly default?: unknown };
     return module.default;
   } catch (error) {
-    throw new Error(
-      `cannot load plugin '${key}' (${isPath ? resolve(directory, key) : specifier}): ${messageOf(error)}`,
-      {
-        cause: error,
-      },
-    );
+    const place = isPath ? resolve(directory, key) : specifier;
+    throw new Error(`cannot load plugin '${key}' (${place}): ${messageOf(error)}`, { cause: error });
   }
 }
 

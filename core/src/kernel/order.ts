@@ -7,18 +7,11 @@ export interface Orderable {
   readonly provides: readonly symbol[];
 }
 
-export interface Ordering<T> {
-  /** Providers before dependents; otherwise as given. */
-  readonly ordered: readonly T[];
-  /** Missing providers, tokens provided twice, cycles. */
-  readonly problems: readonly { readonly plugin: T; readonly message: string }[];
-}
-
-/** Sorts plugins into the order in which they can be set up. @param builtIn tokens that the server itself provides. */
-export function orderPlugins<T extends Orderable>(
-  plugins: readonly T[],
-  builtIn: ReadonlySet<symbol>,
-): Ordering<T> {
+/**
+ * Sorts plugins into the order in which they can be set up: providers before dependents, otherwise as given. Problems
+ * are missing providers, tokens provided twice, and cycles. @param builtIn tokens that the server itself provides.
+ */
+export function orderPlugins<T extends Orderable>(plugins: readonly T[], builtIn: ReadonlySet<symbol>) {
   const problems: { plugin: T; message: string }[] = [];
   const note = (plugin: T, message: string): void => void problems.push({ plugin, message });
   const providers = new Map<symbol, T>();

@@ -4,29 +4,17 @@ import { within } from "./time.js";
 
 export interface PatienceOptions {
   readonly clock: Clock;
-  /** Time limit of each step; undefined = no limit. */
-  readonly timeoutMs: number | undefined;
-  /** Called for a step that takes more than a few seconds. */
+  /** Time limit of each step. */
+  readonly timeoutMs: number;
+  /** Called for a step that takes noticeably long. */
   readonly onSlow: (plugin: string, step: string) => void;
 }
 
+/** Waits for a plugin's step. @throws Error `… did not end within … ms`, or what `run` throws. */
+export type Patience = <T>(plugin: string, step: string, run: () => T | Promise<T>) => Promise<T>;
+
 /** Waits for plugins' steps during the start: for a limited time, and reports slow ones. */
-export class Patience {
-  readonly #options: PatienceOptions;
-
-  constructor(options: PatienceOptions) {
-    this.#options = options;
-  }
-
-  /** @throws Error `… did not end within … ms`, or what `run` throws. */
-  async wait<T>(plugin: string, step: string, run: () => T | Promise<T>): Promise<T> {
-    const { clock, timeoutMs, onSlow } = this.#options;
-    if (timeoutMs === undefined) return runAs(plugin, run);
-    return within(() => runAs(plugin, run), {
-      clock,
-      timeoutMs,
-      keepAlive: true,
-      onSlow: () => onSlow(plugin, step),
-    });
-  }
+export function limitedPatience({ onSlow, ...limit }: PatienceOptions): Patience {
+  return (plugin, step, run) =>
+    within(() => runAs(plugin, run), { ...limit, keepAlive: true, onSlow: () => onSlow(plugin, step) });
 }

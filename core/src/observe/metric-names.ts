@@ -6,11 +6,6 @@ export interface OwnedRegistry {
   readonly registry: Registry;
 }
 
-/** Prefix of every metric of a plugin: `coppice_jail_freebsd_` for `jail-freebsd`. */
-export function metricPrefix(plugin: string): string {
-  return `coppice_${plugin.replaceAll("-", "_")}_`;
-}
-
 /** Metrics outside of their plugin's prefix, and names that two plugins use. */
 export function metricProblems(plugins: readonly OwnedRegistry[], core: Registry): readonly BootProblem[] {
   const owners = new Map(core.getMetricsAsArray().map(({ name }) => [name, "core"]));
@@ -20,7 +15,7 @@ export function metricProblems(plugins: readonly OwnedRegistry[], core: Registry
       if (owner !== undefined)
         return [{ message: `'${owner}' and plugin '${plugin}' both have a metric ${name}` }];
       owners.set(name, plugin);
-      const prefix = metricPrefix(plugin);
+      const prefix = `coppice_${plugin.replaceAll("-", "_")}_`;
       return name.startsWith(prefix)
         ? []
         : [{ message: `plugin '${plugin}' has a metric ${name}, which does not start with ${prefix}` }];

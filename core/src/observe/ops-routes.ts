@@ -2,13 +2,8 @@ import type Router from "@koa/router";
 import { Registry } from "prom-client";
 import type { Health } from "./health.js";
 
-export interface OpsRoutesOptions {
-  readonly registries: readonly Registry[];
-  readonly health: Health;
-}
-
 /** `/metrics`, `/healthz` and `/readyz`. */
-export function mountOps(router: Router, { registries, health }: OpsRoutesOptions): void {
+export function mountOps(router: Router, registries: readonly Registry[], health: Health): void {
   router.get("/metrics", async (ctx) => {
     const merged = Registry.merge([...registries]);
     ctx.set("content-type", merged.contentType);

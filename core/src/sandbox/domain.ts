@@ -1,6 +1,7 @@
 import type { Registry } from "prom-client";
 import type { Clock } from "../kernel/clock.js";
-import { Patience } from "../kernel/patience.js";
+import { runAs } from "../kernel/owner.js";
+import type { Patience } from "../kernel/patience.js";
 import type { Logger } from "../observe/logger.js";
 import type { AdmissionCheck } from "./model/admissions.js";
 import { BackendRegistry } from "./backends/backend-registry.js";
@@ -43,12 +44,11 @@ export type SandboxDomain = ReturnType<typeof createSandboxDomain>;
 /** Wires the sandbox domain. Has no effects before `start`. */
 export function createSandboxDomain(options: SandboxDomainOptions) {
   const { config: settings, dataDir, clock, log } = options;
-  const { patience = new Patience({ clock, timeoutMs: undefined, onSlow: () => {} }) } = options;
+  const { patience = async (plugin, _step, run) => runAs(plugin, run) } = options;
   const backends = new BackendRegistry();
   const admissions: AdmissionCheck[] = [];
-  let chosen: Ledger | undefined;
   const ledger = ledgerHandle(
-    () => (chosen = options.ledger?.() ?? new SqliteLedger({ dataDir, endedKept: settings.endedKept })),
+    () => options.ledger?.() ?? new SqliteLedger({ dataDir, endedKept: settings.endedKept }),
   );
   const metrics = sandboxMetrics(options.metrics, (state) => registry.count(state));
   const teardown = new Teardown({ settings, metrics, clock, log });
@@ -116,7 +116,7 @@ export function createSandboxDomain(options: SandboxDomainOptions) {
       await registry.close(settings.onShutdown);
       teardown.stop();
       await events.stop();
-      await chosen?.close();
+      await ledger.close();
     },
   };
 }

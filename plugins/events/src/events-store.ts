@@ -1,6 +1,6 @@
 import { join } from "node:path";
 import type { DatabaseSync } from "node:sqlite";
-import { openDatabase, type SandboxEvent } from "@coppice/core";
+import { openDatabase, type SandboxEvent, transaction } from "@coppice/core";
 import { DeliveryStore } from "./delivery-store.js";
 import { EventLog } from "./event-log.js";
 import type { EventsConfig } from "./events-config.js";
@@ -34,8 +34,7 @@ export class EventsStore {
     const types: string[] = [];
     const woken = new Set<string>();
     let dropped = 0;
-    this.#database.exec("BEGIN IMMEDIATE");
-    try {
+    transaction(this.#database, () => {
       for (const event of events) {
         const body = this.events.add(event);
         if (body === undefined) continue;
@@ -47,11 +46,7 @@ export class EventsStore {
         }
       }
       this.events.trim(nowMs);
-      this.#database.exec("COMMIT");
-    } catch (error) {
-      if (this.#database.isTransaction) this.#database.exec("ROLLBACK");
-      throw error;
-    }
+    });
     return { types, webhooks: woken, dropped };
   }
 

@@ -24,9 +24,7 @@ export async function chooseBackends(
   { log, patience }: { readonly log: Logger; readonly patience: Patience },
 ): Promise<void> {
   const { verdicts, problems, defaultBackend } = await assessBackends(backends, settings, (backend) =>
-    patience.wait(backends.ownerOf(backend.name), `the check of backend '${backend.name}'`, () =>
-      backend.check(),
-    ),
+    patience(backends.ownerOf(backend.name), `the check of backend '${backend.name}'`, () => backend.check()),
   );
   const refused = verdicts.filter(({ reason, isLeftOut }) => reason !== undefined && !isLeftOut);
   const failed = refused.map(({ name, reason }) => `backend '${name}': ${reason}`);
@@ -53,19 +51,23 @@ export async function assessBackends(
   const names = backends.all().map(({ name }) => name);
   const preferred = [settings.defaultBackend ?? []].flat();
   const pinned = Object.values(settings.templates).map(({ backend }) => backend);
-  const failures = await Promise.all(backends.all().map((backend) => failureOf(backend, check)));
-  const isUsable = (name: string): boolean =>
-    names.includes(name) && failures[names.indexOf(name)] === undefined;
-  const usable = preferred.filter(isUsable);
-  const verdicts = names.map((name, index): BackendVerdict => ({
-    name,
-    reason: failures[index]?.reason,
-    isLeftOut:
-      failures[index]?.isOfHost === true &&
-      usable.length > 0 &&
-      preferred.includes(name) &&
-      !pinned.includes(name),
-  }));
+  const failures = new Map<string, { readonly reason: string; readonly isOfHost: boolean }>();
+  await Promise.all(
+    backends.all().map(async (backend) => {
+      try {
+        await check(backend);
+      } catch (error) {
+        const isOfHost = !(error instanceof SandboxError && NOT_OF_HOST.has(error.code));
+        failures.set(backend.name, { reason: messageOf(error), isOfHost });
+      }
+    }),
+  );
+  const usable = preferred.filter((name) => names.includes(name) && !failures.has(name));
+  const verdicts = names.map((name): BackendVerdict => {
+    const { reason, isOfHost = false } = failures.get(name) ?? {};
+    const isReplaceable = usable.length > 0 && preferred.includes(name) && !pinned.includes(name);
+    return { name, reason, isLeftOut: isOfHost && isReplaceable };
+  });
   return {
     verdicts,
     /** Problems of the choice itself. */
@@ -81,19 +83,6 @@ export function firstOrOnly(preferred: readonly string[], names: readonly string
 
 /** Codes of check failures that the host did not cause. */
 const NOT_OF_HOST: ReadonlySet<string> = new Set(["unavailable", "invalid_argument"]);
-
-async function failureOf(
-  backend: SandboxBackend,
-  check: (backend: SandboxBackend) => Promise<void>,
-): Promise<{ readonly reason: string; readonly isOfHost: boolean } | undefined> {
-  try {
-    await check(backend);
-    return undefined;
-  } catch (error) {
-    const isOfHost = !(error instanceof SandboxError && NOT_OF_HOST.has(error.code));
-    return { reason: messageOf(error), isOfHost };
-  }
-}
 
 /** Backends and templates that the configuration names and that do not exist, each with its key. */
 export function unknownNames(

@@ -52,9 +52,7 @@ export function fileSystemError({
   cause,
 }: FailedFileOperation): SandboxError | undefined {
   if (errno === "ELOOP") {
-    return new SandboxError("symlink_loop", `cyclic symlink or chain >255 links at "${path}"`, {
-      cause,
-    });
+    return new SandboxError("symlink_loop", `cyclic symlink or chain >255 links at "${path}"`, { cause });
   }
   if (lacksInodes && WITHOUT_ROOM.has(errno)) {
     const message = `${operation} ${path}: not enough inodes available`;
@@ -69,7 +67,6 @@ export function fileSystemError({
 
 /** The refusal to watch a directory on a network file system, with envd's message. */
 export function networkMountError(path: string, cause?: unknown): SandboxError {
-  return new SandboxError("network_mount_not_watchable", `cannot watch path on network filesystem: ${path}`, {
-    cause,
-  });
+  const text = `cannot watch path on network filesystem: ${path}`;
+  return new SandboxError("network_mount_not_watchable", text, { cause });
 }

@@ -1,72 +1,37 @@
 import { posix } from "node:path";
-import type { FileChange, FileInfo, Files, OpenFile, WriteOptions } from "./files.js";
+import type { FileInfo, Files } from "./files.js";
 
-/** The files below a directory, by paths that begin there. */
-export class FilesBelow implements Omit<Files, "watch" | "hostPath"> {
-  readonly #files: Files;
-  readonly #directory: string;
-  readonly change?: NonNullable<Files["change"]>;
-
-  /** @param directory absolute, and not `/`. */
-  constructor(files: Files, directory: string) {
-    this.#files = files;
-    this.#directory = directory;
-    const change = files.change?.bind(files);
-    if (change === undefined) return;
-    this.change = async (path: string, wanted: FileChange) => this.#out(await change(this.#in(path), wanted));
-  }
-
-  async stat(path: string): Promise<FileInfo> {
-    return this.#out(await this.#files.stat(this.#in(path)));
-  }
-
-  async *list(path: string, depth: number): AsyncIterable<FileInfo> {
-    for await (const info of this.#files.list(this.#in(path), depth)) yield this.#out(info);
-  }
-
-  async read(path: string): Promise<OpenFile> {
-    const file = await this.#files.read(this.#in(path));
-    return {
-      info: this.#out(file.info),
-      content: (options) => file.content(options),
-      [Symbol.asyncDispose]: () => file[Symbol.asyncDispose](),
-    };
-  }
-
-  async write(path: string, data: AsyncIterable<Uint8Array>, options?: WriteOptions): Promise<FileInfo> {
-    return this.#out(await this.#files.write(this.#in(path), data, options));
-  }
-
-  async makeDir(path: string, options?: Pick<WriteOptions, "user">): Promise<FileInfo> {
-    return this.#out(await this.#files.makeDir(this.#in(path), options));
-  }
-
-  async move(source: string, destination: string, options?: Pick<WriteOptions, "user">): Promise<FileInfo> {
-    return this.#out(await this.#files.move(this.#in(source), this.#in(destination), options));
-  }
-
-  async remove(path: string): Promise<void> {
-    await this.#files.remove(this.#in(path));
-  }
-
-  /** No `..` leads above the directory; links in it are resolved by the underlying files. */
-  #in(path: string): string {
-    return posix.join(this.#directory, posix.resolve("/", path));
-  }
-
-  #out(info: FileInfo): FileInfo {
-    const path = this.#shown(info.path);
-    const { symlinkTarget } = info;
-    return {
-      ...info,
-      path,
-      name: posix.basename(path),
-      ...(symlinkTarget !== undefined && { symlinkTarget: this.#shown(symlinkTarget) }),
-    };
-  }
-
-  #shown(path: string): string {
-    if (path === this.#directory) return "/";
-    return path.startsWith(`${this.#directory}/`) ? path.slice(this.#directory.length) : path;
-  }
+/** The files below a directory, by paths that begin there. @param directory absolute, and not `/`. */
+export function filesBelow(files: Files, directory: string): Omit<Files, "watch" | "hostPath"> {
+  // No `..` leads above the directory; links in it are resolved by the underlying files.
+  const within = (path: string): string => posix.join(directory, posix.resolve("/", path));
+  const shown = (path: string): string => {
+    if (path === directory) return "/";
+    return path.startsWith(`${directory}/`) ? path.slice(directory.length) : path;
+  };
+  const out = ({ symlinkTarget, ...info }: FileInfo): FileInfo => {
+    const path = shown(info.path);
+    const target = symlinkTarget !== undefined && { symlinkTarget: shown(symlinkTarget) };
+    return { ...info, path, name: posix.basename(path), ...target };
+  };
+  const change = files.change?.bind(files);
+  return {
+    stat: async (path) => out(await files.stat(within(path))),
+    async *list(path, depth) {
+      for await (const info of files.list(within(path), depth)) yield out(info);
+    },
+    async read(path) {
+      const file = await files.read(within(path));
+      return {
+        info: out(file.info),
+        content: (options) => file.content(options),
+        [Symbol.asyncDispose]: () => file[Symbol.asyncDispose](),
+      };
+    },
+    write: async (path, data, options) => out(await files.write(within(path), data, options)),
+    makeDir: async (path, options) => out(await files.makeDir(within(path), options)),
+    move: async (source, target, options) => out(await files.move(within(source), within(target), options)),
+    remove: (path) => files.remove(within(path)),
+    ...(change && { change: async (path, wanted) => out(await change(within(path), wanted)) }),
+  };
 }

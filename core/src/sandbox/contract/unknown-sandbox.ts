@@ -1,6 +1,7 @@
 import { SandboxError } from "../../kernel/errors.js";
 import type { SandboxId } from "./backend.js";
 
+/** The one answer for a sandbox that never existed, has ended, or belongs to another tenant. */
 export class UnknownSandbox extends SandboxError {
   readonly sandboxId: SandboxId;
 
@@ -11,9 +12,4 @@ export class UnknownSandbox extends SandboxError {
     super("sandbox_not_found", why === undefined ? text : `${text}: ${why}`);
     this.sandboxId = sandboxId;
   }
-}
-
-/** The one answer for a sandbox that never existed, has ended, or belongs to another tenant. */
-export function unknownSandbox(id: SandboxId): SandboxError {
-  return new UnknownSandbox(id);
 }

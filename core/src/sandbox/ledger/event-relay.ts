@@ -23,8 +23,7 @@ const RETRY_MS = 5000;
 export class EventRelay implements SandboxEvents {
   readonly #options: EventRelayOptions;
   readonly #recorders: EventRecorder[] = [];
-  #isStarted = false;
-  #isStopped = false;
+  #isDelivering = false;
   #isWoken = false;
   #passing: Promise<void> | undefined;
   #disarm: (() => void) | undefined;
@@ -63,7 +62,7 @@ export class EventRelay implements SandboxEvents {
 
   /** Call it when the ledger may have got an event. */
   wake(): void {
-    if (!this.#isStarted || this.#isStopped || this.#recorders.length === 0) return;
+    if (!this.#isDelivering || this.#recorders.length === 0) return;
     this.#isWoken = true;
     this.#passing ??= this.#pass().finally(() => {
       this.#passing = undefined;
@@ -78,14 +77,14 @@ export class EventRelay implements SandboxEvents {
 
   /** Starts to deliver, beginning with the last server's events. */
   start(): void {
-    this.#isStarted = true;
+    this.#isDelivering = true;
     this.wake();
   }
 
   /** Delivers the remaining events; the next start delivers those that fail. */
   async stop(): Promise<void> {
     await this.caughtUp();
-    this.#isStopped = true;
+    this.#isDelivering = false;
     this.#disarm?.();
     this.#disarm = undefined;
   }

@@ -56,7 +56,7 @@ export class CreationQueue {
     const { id, template } = warm.record;
     const { runtime } = warm;
     const provide = async (): Promise<Sandbox> => {
-      await warmUps.handOut(warm, warm.making.signal);
+      await warmUps.run("handOut", warm, warm.making.signal);
       return runtime;
     };
     try {
@@ -114,7 +114,7 @@ export class CreationQueue {
 
   async #prepare(held: HeldSandbox): Promise<void> {
     using _limit = limitCreation(held.making, this.#options, "the sandbox was not warm");
-    await this.#options.warmUps.prepare(held, held.making.signal);
+    await this.#options.warmUps.run("prepare", held, held.making.signal);
   }
 
   async #make(
@@ -175,11 +175,8 @@ export class CreationQueue {
     const { signal } = held.making;
     const beganAtMs = clock.now();
     try {
-      await untilReady({ record: held.record, runtime }, probe, {
-        settings: settings.readiness,
-        clock,
-        signal,
-      });
+      const options = { settings: settings.readiness, clock, signal };
+      await untilReady({ record: held.record, runtime }, probe, options);
       metrics.ready(probe.type, clock.now() - beganAtMs);
     } catch (error) {
       if (!signal.aborted) metrics.notReady(probe.type);

@@ -260,9 +260,8 @@ export class Pauses {
     } catch (error) {
       held.throwIfEnding();
       await ledger.write(paused, { withdrawn: event?.id });
-      throw new SandboxError("resume_failed", `sandbox "${paused.id}" could not be resumed`, {
-        cause: error,
-      });
+      const text = `sandbox "${paused.id}" could not be resumed`;
+      throw new SandboxError("resume_failed", text, { cause: error });
     }
     held.throwIfEnding();
     held.update({ state: "running", endsAtMs });
@@ -282,10 +281,8 @@ export class Pauses {
 
 /** Refuses changes of a sandbox that is being paused or resumed. */
 export function transitioning(): SandboxError {
-  return new SandboxError(
-    "sandbox_transitioning",
-    "The sandbox is still transitioning. Try again in a moment.",
-  );
+  const text = "The sandbox is still transitioning. Try again in a moment.";
+  return new SandboxError("sandbox_transitioning", text);
 }
 
 function conflict(message: string): SandboxError {

@@ -67,7 +67,7 @@ async function recover(
 ): Promise<Map<SandboxId, Sandbox>> {
   const what = `the stock-taking of backend '${backend.name}'`;
   try {
-    const found = await patience.wait(backends.ownerOf(backend.name), what, () => backend.recover());
+    const found = await patience(backends.ownerOf(backend.name), what, () => backend.recover());
     return new Map(found.map((sandbox) => [sandbox.id, sandbox]));
   } catch (error) {
     const message = `backend '${backend.name}' could not take stock of its sandboxes: ${messageOf(error)}`;

@@ -5,7 +5,7 @@ import type { SandboxServices } from "../ledger/sandbox-services.js";
 import type { SandboxRecord } from "../model/live-sandbox.js";
 import { changedLimits, checkRequestedLimits, type LimitsChange } from "../model/requested-limits.js";
 import type { SandboxEvent } from "../model/sandbox-event.js";
-import { unknownSandbox } from "../contract/unknown-sandbox.js";
+import { UnknownSandbox } from "../contract/unknown-sandbox.js";
 
 export interface ResizesOptions extends SandboxServices {
   /** Called before limits are raised. @throws SandboxError */
@@ -45,7 +45,7 @@ export class Resizes {
     const { settings, ledger, events, admit } = this.#options;
     const { record } = held;
     const { id, state, backend, limits: before } = record;
-    if (held.isEnding) throw unknownSandbox(id);
+    if (held.isEnding) throw new UnknownSandbox(id);
     if (state !== "running")
       throw new SandboxError("sandbox_state_conflict", `sandbox "${id}" is not running`);
     // It may have outlived its template.
@@ -74,7 +74,7 @@ export class Resizes {
       if (!held.isEnding) await ledger.write(held.record, { happened });
       events.wake();
     }
-    if (held.isEnding) throw unknownSandbox(id);
+    if (held.isEnding) throw new UnknownSandbox(id);
   }
 }
 

@@ -22,7 +22,7 @@ import type { SandboxesConfig } from "../model/sandboxes-config.js";
 import { findTemplate, type Template } from "../templates/template-reference.js";
 import { DEFAULT_TENANT } from "../model/tenant.js";
 import { tenantSandboxes } from "./tenant-sandboxes.js";
-import { unknownSandbox } from "../contract/unknown-sandbox.js";
+import { UnknownSandbox } from "../contract/unknown-sandbox.js";
 import { resolveMounts } from "../model/volume-mounts.js";
 import type { VolumeRegistry } from "../volumes/volume-registry.js";
 import type { AddedWarmUps } from "../warm/warm-ups.js";
@@ -110,11 +110,7 @@ export class SandboxRegistry implements Sandboxes {
     if (request.readinessProbe !== undefined) checkReadinessProbe(request.readinessProbe, settings.readiness);
     const backend = this.#backendOf(request, template, snapshot);
     if (request.id !== undefined) this.#checkId(request.id);
-    const record = this.#recordOf(request, template, {
-      id: request.id ?? newId("sandbox"),
-      backend,
-      snapshot,
-    });
+    const record = this.#recordOf(request, template, backend, snapshot);
     this.#admit(record);
     const warm = snapshot === undefined ? this.#takeWarm(request, template, backend) : undefined;
     if (warm !== undefined) {
@@ -139,7 +135,7 @@ export class SandboxRegistry implements Sandboxes {
 
   get(id: SandboxId): HeldSandbox {
     const held = this.#held.get(id);
-    if (held === undefined || held.isEnding) throw unknownSandbox(id);
+    if (held === undefined || held.isEnding) throw new UnknownSandbox(id);
     return held;
   }
 
@@ -168,7 +164,7 @@ export class SandboxRegistry implements Sandboxes {
 
   async kill(id: SandboxId, reason: EndReason = "killed"): Promise<void> {
     const held = this.#held.get(id);
-    if (held === undefined || held.isLingering) throw unknownSandbox(id);
+    if (held === undefined || held.isLingering) throw new UnknownSandbox(id);
     await this.#ends.end(held, reason);
   }
 
@@ -203,7 +199,7 @@ export class SandboxRegistry implements Sandboxes {
 
   async use(sandbox: LiveSandbox): Promise<() => void> {
     const held = this.#held.get(sandbox.record.id);
-    if (held === undefined) throw unknownSandbox(sandbox.record.id);
+    if (held === undefined) throw new UnknownSandbox(sandbox.record.id);
     // Found just before its successor replaced it.
     if (held !== sandbox) throw transitioning();
     return this.#pauses.use(held);
@@ -296,19 +292,12 @@ export class SandboxRegistry implements Sandboxes {
   #recordOf(
     request: CreateSandbox,
     template: Template,
-    {
-      id,
-      backend,
-      snapshot,
-    }: {
-      readonly id: SandboxId;
-      readonly backend: SandboxBackend;
-      readonly snapshot?: SnapshotRecord | undefined;
-    },
+    backend: SandboxBackend,
+    snapshot?: SnapshotRecord,
   ): SandboxRecord {
     const owner = request.owner ?? DEFAULT_TENANT;
     return {
-      id,
+      id: request.id ?? newId("sandbox"),
       owner,
       backend: backend.name,
       template: template.name,
@@ -387,7 +376,7 @@ export class SandboxRegistry implements Sandboxes {
   #makeWarm(template: Template, signal: AbortSignal): Promise<HeldSandbox> {
     const request = { template: template.name, timeoutMs: undefined, secure: false };
     const backend = this.#backendOf(request, template, undefined);
-    const held = new HeldSandbox(this.#recordOf(request, template, { id: newId("sandbox"), backend }));
+    const held = new HeldSandbox(this.#recordOf(request, template, backend));
     return this.#creations.warm(held, backend, { probe: template.settings.readinessProbe, signal });
   }
 
@@ -428,7 +417,7 @@ export class SandboxRegistry implements Sandboxes {
       await networking.restrict(egressRulesOf(policy));
     } catch (error) {
       // A written end must not be overwritten.
-      if (held.isEnding) throw unknownSandbox(id);
+      if (held.isEnding) throw new UnknownSandbox(id);
       held.update({ allowInternetAccess, egress });
       await ledger.write(held.record, { withdrawn: event?.id });
       throw error;

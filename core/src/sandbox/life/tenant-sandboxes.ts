@@ -1,5 +1,5 @@
 import type { SandboxId } from "../contract/backend.js";
-import { unknownSandbox } from "../contract/unknown-sandbox.js";
+import { UnknownSandbox } from "../contract/unknown-sandbox.js";
 import type { EndedSandbox } from "../ledger/ledger.js";
 import type { Sandboxes } from "./sandboxes.js";
 
@@ -14,7 +14,7 @@ export function tenantSandboxes(
 ): Sandboxes {
   const owns = (id: SandboxId): boolean => ownerOf(id) === tenant;
   const owned = (id: SandboxId): SandboxId => {
-    if (!owns(id)) throw unknownSandbox(id);
+    if (!owns(id)) throw new UnknownSandbox(id);
     return id;
   };
   const endOf = async (id: SandboxId): Promise<EndedSandbox | undefined> => {

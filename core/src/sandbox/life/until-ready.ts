@@ -1,12 +1,13 @@
-import { request as httpRequest } from "node:http";
+import { once } from "node:events";
+import { type IncomingMessage, request as httpRequest } from "node:http";
 import type { Duplex } from "node:stream";
 import type { Clock } from "../../kernel/clock.js";
 import { messageOf, SandboxError } from "../../kernel/errors.js";
 import { sleep, within } from "../../kernel/time.js";
-import type { Sandbox } from "../contract/backend.js";
 import { processEnvironment } from "../model/environment.js";
-import type { SandboxRecord } from "../model/live-sandbox.js";
-import type { HttpProbe, ReadinessProbe, ReadinessSettings, ShellProbe } from "../model/readiness-probe.js";
+import type { LiveSandbox } from "../model/live-sandbox.js";
+import type { HttpProbe, ReadinessProbe, ShellProbe } from "../model/readiness-probe.js";
+import type { ReadinessSettings } from "../model/sandboxes-config.js";
 
 /** A sandbox was not ready in time; the message has the outcome of the last attempt that was not cut short. */
 export class NotReady extends SandboxError {
@@ -22,10 +23,7 @@ export interface ReadinessOptions {
   readonly signal: AbortSignal;
 }
 
-interface ProbedSandbox {
-  readonly record: SandboxRecord;
-  readonly runtime: Sandbox;
-}
+type ProbedSandbox = Pick<LiveSandbox, "record" | "runtime">;
 
 /** Resolves when a probe of a sandbox succeeds. @throws NotReady, or the signal's reason. */
 export async function untilReady(
@@ -80,20 +78,18 @@ async function askHttp(
   { port, path }: HttpProbe,
   until: AbortSignal,
 ): Promise<string | undefined> {
-  const { promise, resolve, reject } = Promise.withResolvers<number>();
   const request = httpRequest({
     createConnection: () => stream,
     headers: { "host": `localhost:${port}`, "user-agent": "coppice-readiness" },
     path,
     signal: until,
   });
-  request.on("error", reject);
-  request.on("response", (response) => {
-    resolve(response.statusCode ?? 0);
-    response.destroy();
-  });
+  // Later errors do not count.
+  request.on("error", () => {});
   request.end();
-  const status = await promise;
+  const [response] = (await once(request, "response")) as [IncomingMessage];
+  response.destroy();
+  const status = response.statusCode ?? 0;
   return status >= 200 && status < 400 ? undefined : `port ${port} answers ${status}`;
 }
 

@@ -1,4 +1,5 @@
 import { SandboxError } from "../../kernel/errors.js";
+import type { ReadinessSettings } from "./sandboxes-config.js";
 
 /** Probe for the readiness of a sandbox; it is repeated until it succeeds. */
 export type ReadinessProbe = (TcpProbe | HttpProbe | ShellProbe) & {
@@ -27,15 +28,6 @@ export interface ShellProbe {
   readonly type: "shell";
   /** A line for `/bin/sh -lc`, or a program and its arguments. */
   readonly command: string | readonly string[];
-}
-
-/** Limits of probes, in milliseconds. */
-export interface ReadinessSettings {
-  readonly timeout: number;
-  readonly maximumTimeout: number;
-  readonly interval: number;
-  readonly leastInterval: number;
-  readonly attemptTimeout: number;
 }
 
 /** @throws SandboxError invalid_argument for a probe that is longer or more frequent than the server allows. */

@@ -9,6 +9,8 @@ function refuse(context: z.RefinementCtx, path: PropertyKey[], message: string):
   context.addIssue({ code: "custom", path, message });
 }
 
+const atLeastOne = (preset: number) => z.int().positive().default(preset);
+
 const templateName = z
   .string()
   .regex(TEMPLATE_NAME, "expected a template name: lower-case letters, digits, - and _, or namespace/name");
@@ -30,7 +32,7 @@ const pool = z
       .describe(
         "Most sandboxes that are kept ready: each creation that finds none ready raises their number by one",
       ),
-    refill: z.int().positive().default(1).describe("Sandboxes that are made ready at the same time"),
+    refill: atLeastOne(1).describe("Sandboxes that are made ready at the same time"),
     shrinkAfter: duration()
       .prefault("10m")
       .describe("Time without such a creation after which the number falls by one"),
@@ -87,6 +89,9 @@ const readiness = z
     if (timeout > maximumTimeout) refuse(context, ["timeout"], "is longer than maximumTimeout");
   });
 
+/** Limits of probes, in milliseconds. */
+export type ReadinessSettings = z.infer<typeof readiness>;
+
 const template = z.strictObject({
   backend: z.string().optional().describe("Backend that makes it; the default backend when absent"),
   aliases: z.array(templateName).default([]).describe("Further names that clients may use for it"),
@@ -133,14 +138,14 @@ export const sandboxesConfig = z
     maximumVolumeSize: size().prefault("100GiB").describe("Most disk that a client may ask for in a volume"),
     openVolumes: z
       .strictObject({
-        maximum: z.int().positive().default(8).describe("Volumes that are open at one time"),
+        maximum: atLeastOne(8).describe("Volumes that are open at one time"),
         idle: duration().prefault("1m").describe("Time without use after which one is closed"),
       })
       .prefault({})
       .describe(
         "Volumes that clients read and write without a sandbox: each uses a sandbox of its own, which `maximum` does not count",
       ),
-    maximum: z.int().positive().default(100).describe("Sandboxes that may exist at one time"),
+    maximum: atLeastOne(100).describe("Sandboxes that may exist at one time"),
     onShutdown: z
       .enum(["destroy", "keep"])
       .default("destroy")
@@ -153,21 +158,15 @@ export const sandboxesConfig = z
       .prefault({})
       .describe("How long readiness probes may take, and how often they are tried"),
     createTimeout: duration().prefault("60s").describe("Time that a backend has to make one sandbox"),
-    createConcurrency: z.int().positive().default(8).describe("Sandboxes that are made at the same time"),
+    createConcurrency: atLeastOne(8).describe("Sandboxes that are made at the same time"),
     createQueue: z.int().nonnegative().default(256).describe("Creations that may wait for their turn"),
     destroyTimeout: duration()
       .prefault("30s")
       .describe("Time that one attempt to destroy a sandbox may take"),
-    destroyConcurrency: z
-      .int()
-      .positive()
-      .default(16)
-      .describe("Sandboxes that are destroyed at the same time"),
-    maximumOutbox: z
-      .int()
-      .positive()
-      .default(100_000)
-      .describe("Events that wait in the ledger for delivery; beyond that the oldest are dropped"),
+    destroyConcurrency: atLeastOne(16).describe("Sandboxes that are destroyed at the same time"),
+    maximumOutbox: atLeastOne(100_000).describe(
+      "Events that wait in the ledger for delivery; beyond that the oldest are dropped",
+    ),
     endedKept: z.int().nonnegative().default(1000).describe("Ended sandboxes that the ledger remembers"),
   })
   .superRefine((settings, context) => {

@@ -11,7 +11,7 @@ import type { CreateSandbox } from "../life/sandboxes.js";
 import type { Forked, ForkRequest, SnapshotRecord, Snapshots, TenantSnapshots } from "../model/snapshots.js";
 import { hasTemplate, parseTemplateReference } from "../templates/template-reference.js";
 import { RemovableRecords } from "../backends/removable-records.js";
-import { unknownSandbox } from "../contract/unknown-sandbox.js";
+import { UnknownSandbox } from "../contract/unknown-sandbox.js";
 
 export interface SnapshotRegistryOptions extends SandboxServices {
   readonly sandboxes: Pick<SandboxRegistry, "create" | "get">;
@@ -36,7 +36,7 @@ export class SnapshotRegistry implements Snapshots {
   of(tenant: string): TenantSnapshots {
     const held = (id: SandboxId): HeldSandbox => {
       const found = this.#options.sandboxes.get(id);
-      if (found.record.owner !== tenant) throw unknownSandbox(id);
+      if (found.record.owner !== tenant) throw new UnknownSandbox(id);
       return found;
     };
     return {
@@ -154,10 +154,8 @@ export class SnapshotRegistry implements Snapshots {
     while (held.isResuming()) await held.change?.done.catch(() => {});
     const { state } = held.record;
     if (state !== "running" && state !== "paused") {
-      throw new SandboxError(
-        "sandbox_state_conflict",
-        `Sandbox '${id}' cannot be snapshotted while in '${state}' state`,
-      );
+      const text = `Sandbox '${id}' cannot be snapshotted while in '${state}' state`;
+      throw new SandboxError("sandbox_state_conflict", text);
     }
     const { snapshots } = held.handle;
     if (snapshots === undefined) {
@@ -190,9 +188,8 @@ export class SnapshotRegistry implements Snapshots {
     } catch (error) {
       held.throwIfEnding();
       log.error({ sandbox: id, err: error }, "taking a snapshot failed");
-      throw new SandboxError("snapshot_failed", `no snapshot could be taken of sandbox "${id}"`, {
-        cause: error,
-      });
+      const text = `no snapshot could be taken of sandbox "${id}"`;
+      throw new SandboxError("snapshot_failed", text, { cause: error });
     }
   }
 

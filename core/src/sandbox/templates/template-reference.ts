@@ -1,13 +1,6 @@
 import { SandboxError } from "../../kernel/errors.js";
 import type { SandboxesConfig } from "../model/sandboxes-config.js";
 
-/** Parts of a client's `[namespace/]alias[:tag]`, lower-cased. */
-export interface TemplateReference {
-  /** `alias` or `namespace/alias`. */
-  readonly name: string;
-  readonly tag: string;
-}
-
 /** A template of the configuration under its main name. */
 export interface Template {
   readonly name: string;
@@ -20,8 +13,11 @@ const NAME = /^[a-z0-9-_]+$/;
 const TAG = /^[a-z0-9-_.]+$/;
 const UUID = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/;
 
-/** @throws SandboxError invalid_argument `Invalid template reference: …` */
-export function parseTemplateReference(text: string): TemplateReference {
+/**
+ * Parts of a client's `[namespace/]alias[:tag]`, lower-cased; the name is all before the tag.
+ * @throws SandboxError invalid_argument `Invalid template reference: …`
+ */
+export function parseTemplateReference(text: string): { readonly name: string; readonly tag: string } {
   if (text.length > LONGEST) throw invalid(`longer than ${LONGEST} characters`);
   const reference = text.trim().toLowerCase();
   const [name = "", tag = DEFAULT_TAG, ...moreTags] = reference.split(":");

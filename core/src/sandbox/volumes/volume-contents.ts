@@ -1,7 +1,7 @@
 import { SandboxError } from "../../kernel/errors.js";
 import type { Sandbox, VolumeId } from "../contract/backend.js";
 import { limitCreation, type SandboxServices } from "../ledger/sandbox-services.js";
-import { FilesBelow } from "../contract/files-below.js";
+import { filesBelow } from "../contract/files-below.js";
 import { newId } from "../backends/sandbox-secrets.js";
 import type { OpenVolume, VolumeRecord } from "../model/volumes.js";
 
@@ -48,7 +48,7 @@ export class VolumeContents {
     try {
       const { files } = await opened.sandbox;
       return {
-        files: new FilesBelow(files, MOUNTED_AT),
+        files: filesBelow(files, MOUNTED_AT),
         [Symbol.asyncDispose]: async () => leave(),
       };
     } catch (error) {

@@ -27,18 +27,10 @@ export class AddedWarmUps implements WarmUps {
     this.#added.push(warmUp);
   }
 
-  /** @throws the first error, after all have settled. */
-  prepare(sandbox: LiveSandbox, signal: AbortSignal): Promise<void> {
-    return settled(this.#added.map((warmUp) => warmUp.prepare(sandbox, signal)));
+  /** Runs one step of all. @throws the first error, after all have settled. */
+  async run(step: keyof WarmUp, sandbox: LiveSandbox, signal: AbortSignal): Promise<void> {
+    const results = await Promise.allSettled(this.#added.map((warmUp) => warmUp[step](sandbox, signal)));
+    const failure = results.find(({ status }) => status === "rejected");
+    if (failure?.status === "rejected") throw failure.reason;
   }
-
-  /** @throws the first error, after all have settled. */
-  handOut(sandbox: LiveSandbox, signal: AbortSignal): Promise<void> {
-    return settled(this.#added.map((warmUp) => warmUp.handOut(sandbox, signal)));
-  }
-}
-
-async function settled(work: readonly Promise<void>[]): Promise<void> {
-  const failure = (await Promise.allSettled(work)).find(({ status }) => status === "rejected");
-  if (failure?.status === "rejected") throw failure.reason;
 }
