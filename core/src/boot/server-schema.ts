@@ -21,9 +21,9 @@ const listenerConfig = z.strictObject({
 });
 
 const httpConfig = z.strictObject({
-  headersTimeout: duration().prefault("30s").describe("time a client has to send its request headers"),
-  idleTimeout: duration().prefault("11m").describe("a connection that moves no byte for this long is closed"),
-  messageLimit: size().prefault("16MiB").describe("largest RPC message"),
+  headersTimeout: duration("30s").describe("time a client has to send its request headers"),
+  idleTimeout: duration("11m").describe("a connection that moves no byte for this long is closed"),
+  messageLimit: size("16MiB").describe("largest RPC message"),
   maxConnections: z.int().min(1).default(10_000).describe("open connections per listener; more are refused"),
   maxConnectionsPerAddress: z
     .int()
@@ -32,9 +32,9 @@ const httpConfig = z.strictObject({
     .describe(
       "open connections per listener of one client address (IPv6: of one /64) that is not in `trustedProxies`; more are closed",
     ),
-  proxyIdleTimeout: duration()
-    .prefault("1s")
-    .describe("time that a connection to a port of a sandbox is kept for the next request to it"),
+  proxyIdleTimeout: duration("1s").describe(
+    "time that a connection to a port of a sandbox is kept for the next request to it",
+  ),
   proxyIdleConnections: z
     .int()
     .min(1)
@@ -65,9 +65,7 @@ const httpConfig = z.strictObject({
     .describe(
       "further origins whose web pages may call listeners on loopback; pages of this machine always may",
     ),
-  drainTimeout: duration()
-    .prefault("10s")
-    .describe("time that running requests get to end when the server stops"),
+  drainTimeout: duration("10s").describe("time that running requests get to end when the server stops"),
 });
 
 /** The server's own settings; each plugin has a schema for its own. */
@@ -89,12 +87,10 @@ export const serverConfig = z.strictObject({
     .prefault({})
     .describe("JSON lines on stdout"),
   http: httpConfig.prefault({}).describe("limits of every listener"),
-  startTimeout: duration()
-    .prefault("5m")
-    .describe(
-      "time that each step of the start gets: the setup and start of a plugin, the check of a backend",
-    ),
-  stopTimeout: duration().prefault("20s").describe("time that each clean-up step gets when the server stops"),
+  startTimeout: duration("5m").describe(
+    "time that each step of the start gets: the setup and start of a plugin, the check of a backend",
+  ),
+  stopTimeout: duration("20s").describe("time that each clean-up step gets when the server stops"),
   sandboxes: sandboxesConfig.prefault({}).describe("the sandboxes of this server"),
   plugins: z
     .record(z.string(), z.unknown())

@@ -60,7 +60,7 @@ it("unresolved references and duplicate keys are reported together with their po
 it("an unknown key is reported with the known one that it resembles, at any depth", async () => {
   const kinds = z.discriminatedUnion("kind", [
     z.strictObject({ kind: z.literal("one"), path: z.string().optional() }),
-    z.strictObject({ kind: z.literal("two"), size: size().prefault("1KiB") }),
+    z.strictObject({ kind: z.literal("two"), size: size("1KiB") }),
   ]);
   const config = z
     .strictObject({

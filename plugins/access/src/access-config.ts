@@ -27,12 +27,10 @@ const jwt = z.strictObject({
     .string()
     .default("org_id")
     .describe("Claim that names the tenant; a token without it is a tenant of its own, `sub:<sub>`."),
-  clockTolerance: duration().prefault("30s").describe("How far the provider's clock may be off."),
-  cacheFor: duration().prefault("10m").describe("How long fetched keys are cached."),
-  refetchAfter: duration()
-    .prefault("30s")
-    .describe("Least time between two fetches for keys that are not known yet."),
-  fetchTimeout: duration().prefault("5s").describe("How long the provider may take to answer."),
+  clockTolerance: duration("30s").describe("How far the provider's clock may be off."),
+  cacheFor: duration("10m").describe("How long fetched keys are cached."),
+  refetchAfter: duration("30s").describe("Least time between two fetches for keys that are not known yet."),
+  fetchTimeout: duration("5s").describe("How long the provider may take to answer."),
 });
 
 export type JwtSettings = z.infer<typeof jwt>;
@@ -52,7 +50,7 @@ const quota = z.strictObject({
   creations: z
     .strictObject({
       sandboxes: count().max(10_000).describe("How many"),
-      per: duration().prefault("1m").describe("in how much time."),
+      per: duration("1m").describe("in how much time."),
     })
     .optional()
     .describe("How fast sandboxes may be made."),
@@ -78,7 +76,7 @@ function rate(requests: number) {
   return z
     .strictObject({
       requests: count().default(requests).describe("How many"),
-      per: duration().prefault("10s").describe("in how much time."),
+      per: duration("10s").describe("in how much time."),
     })
     .prefault({});
 }
@@ -117,7 +115,7 @@ export const accessConfig = z.strictObject({
       maxStrangers: count()
         .default(10_000)
         .describe("Entries about rejected requests, which any client can cause; counted separately."),
-      maxAge: duration().prefault("90d").describe("How long an entry is kept."),
+      maxAge: duration("90d").describe("How long an entry is kept."),
     })
     .prefault({})
     .describe("Who did what on the control plane, in dataDir."),

@@ -5,33 +5,29 @@ const count = () => z.int().positive();
 
 const outputLogConfig = z.strictObject({
   enabled: z.boolean().default(true).describe("Keep what commands write in files below dataDir."),
-  maxPerSandbox: size()
-    .prefault("64MiB")
-    .describe("Output kept of one sandbox; beyond it the oldest is removed."),
-  maxTotal: size().prefault("1GiB").describe("Output kept of all sandboxes together."),
+  maxPerSandbox: size("64MiB").describe("Output kept of one sandbox; beyond it the oldest is removed."),
+  maxTotal: size("1GiB").describe("Output kept of all sandboxes together."),
   maxSandboxes: count().default(10_000).describe("Sandboxes whose output is kept, most of them ended."),
-  maxAge: duration()
-    .prefault("7d")
-    .describe("How long output is kept, also when its command and its sandbox have ended."),
-  flushInterval: duration()
-    .prefault("50ms")
-    .describe("How long output is collected before it is written; a crash of the server loses it."),
-  buffer: size()
-    .prefault("4MiB")
-    .describe("Output of one sandbox that may wait for the disk; beyond it its commands wait as well."),
-  stallTimeout: duration()
-    .prefault("2s")
-    .describe("How long the disk may take for a write before commands go on without a log."),
-  retryInterval: duration()
-    .prefault("10s")
-    .describe("Pause after a full disk or a failed write before the log is tried again."),
-  sweepInterval: duration().prefault("1m").describe("How often output that is too old is looked for."),
-  defaultPage: size()
-    .prefault("256KiB")
-    .describe("Output in one answer of GET /commands/<pid>/logs without a limit."),
-  maxPage: size()
-    .prefault("4MiB")
-    .describe("Largest limit that a client may ask for; most text in one answer of a sandbox's logs."),
+  maxAge: duration("7d").describe(
+    "How long output is kept, also when its command and its sandbox have ended.",
+  ),
+  flushInterval: duration("50ms").describe(
+    "How long output is collected before it is written; a crash of the server loses it.",
+  ),
+  buffer: size("4MiB").describe(
+    "Output of one sandbox that may wait for the disk; beyond it its commands wait as well.",
+  ),
+  stallTimeout: duration("2s").describe(
+    "How long the disk may take for a write before commands go on without a log.",
+  ),
+  retryInterval: duration("10s").describe(
+    "Pause after a full disk or a failed write before the log is tried again.",
+  ),
+  sweepInterval: duration("1m").describe("How often output that is too old is looked for."),
+  defaultPage: size("256KiB").describe("Output in one answer of GET /commands/<pid>/logs without a limit."),
+  maxPage: size("4MiB").describe(
+    "Largest limit that a client may ask for; most text in one answer of a sandbox's logs.",
+  ),
 });
 
 export type OutputLogConfig = z.infer<typeof outputLogConfig>;
@@ -39,37 +35,31 @@ export type OutputLogConfig = z.infer<typeof outputLogConfig>;
 export const commandsConfig = z.strictObject({
   maxCommandsPerSandbox: count().default(1000).describe("Commands that may run in one sandbox at a time."),
   maxEndedCommands: count().default(256).describe("Ended commands of one sandbox whose result is kept."),
-  endedRetention: duration()
-    .prefault("30s")
-    .describe("How long the result of an ended command can be asked for."),
-  maxArgumentSize: size()
-    .prefault("128KiB")
-    .describe("Longest single argument or variable; Linux itself takes no more than 128KiB."),
-  maxArgumentsSize: size().prefault("1MiB").describe("All arguments and variables of one command together."),
+  endedRetention: duration("30s").describe("How long the result of an ended command can be asked for."),
+  maxArgumentSize: size("128KiB").describe(
+    "Longest single argument or variable; Linux itself takes no more than 128KiB.",
+  ),
+  maxArgumentsSize: size("1MiB").describe("All arguments and variables of one command together."),
   maxTagSize: size()
     .refine((bytes) => bytes <= 4096, "expected at most 4KiB")
     .prefault("1KiB")
     .describe("Longest tag of a command, 4KiB at most."),
-  maxListedSize: size()
-    .prefault("16KiB")
-    .describe(
-      "Arguments and variables of one running command that lists of commands show; of a command with more they show its first arguments alone.",
-    ),
-  subscriberBuffer: size()
-    .prefault("256KiB")
-    .describe("Output held for a client that reads slowly, before the command is made to wait."),
-  killedOutputGrace: duration()
-    .prefault("200ms")
-    .describe("How long children of a killed command may hold its output open."),
-  keepaliveInterval: duration()
-    .prefault("50s")
-    .describe("Silence after which a stream gets a keepalive, unless the client asks for its own interval."),
-  defaultTimeout: duration()
-    .prefault("60s")
-    .describe("Time-out of a command of POST /commands without timeout_ms."),
-  maxLineSize: size()
-    .prefault("64KiB")
-    .describe("Longest line of POST /commands and of a sandbox's logs; a longer one comes in pieces."),
+  maxListedSize: size("16KiB").describe(
+    "Arguments and variables of one running command that lists of commands show; of a command with more they show its first arguments alone.",
+  ),
+  subscriberBuffer: size("256KiB").describe(
+    "Output held for a client that reads slowly, before the command is made to wait.",
+  ),
+  killedOutputGrace: duration("200ms").describe(
+    "How long children of a killed command may hold its output open.",
+  ),
+  keepaliveInterval: duration("50s").describe(
+    "Silence after which a stream gets a keepalive, unless the client asks for its own interval.",
+  ),
+  defaultTimeout: duration("60s").describe("Time-out of a command of POST /commands without timeout_ms."),
+  maxLineSize: size("64KiB").describe(
+    "Longest line of POST /commands and of a sandbox's logs; a longer one comes in pieces.",
+  ),
   log: outputLogConfig.prefault({}).describe("The stored output of commands."),
 });
 

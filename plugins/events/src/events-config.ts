@@ -8,7 +8,7 @@ const count = () => z.int().positive();
 
 export const eventsConfig = z.strictObject({
   maxEvents: count().default(100_000).describe("Events of each tenant that are kept, the newest."),
-  maxAge: duration().prefault("7d").describe("How long an event is kept."),
+  maxAge: duration("7d").describe("How long an event is kept."),
   webhooks: z
     .strictObject({
       maxWebhooks: z.int().nonnegative().default(20).describe("Webhooks that a tenant may have."),
@@ -19,11 +19,9 @@ export const eventsConfig = z.strictObject({
         .default(1000)
         .describe("Finished deliveries of one webhook that are remembered, the newest."),
       attempts: count().default(12).describe("How often a delivery is tried before it has failed."),
-      firstRetry: duration()
-        .prefault("5s")
-        .describe("Wait before the second attempt; each further one doubles it."),
-      longestRetry: duration().prefault("1h").describe("Longest wait between two attempts."),
-      timeout: duration().prefault("10s").describe("Time that a receiver has to answer."),
+      firstRetry: duration("5s").describe("Wait before the second attempt; each further one doubles it."),
+      longestRetry: duration("1h").describe("Longest wait between two attempts."),
+      timeout: duration("10s").describe("Time that a receiver has to answer."),
       concurrency: count().default(16).describe("Deliveries under way at the same time."),
       privateTargets: z
         .array(range)

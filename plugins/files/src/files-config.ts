@@ -4,14 +4,12 @@ import { z } from "zod";
 const count = z.int().min(1);
 
 export const filesConfig = z.strictObject({
-  maxUpload: size().prefault("10GiB").describe("largest body of an upload request, after decompression"),
+  maxUpload: size("10GiB").describe("largest body of an upload request, after decompression"),
   maxFilesPerUpload: count
     .default(1000)
     .describe("most parts of one multipart upload, entries of one batch, sources of one composition"),
-  maxBatch: size().prefault("4MiB").describe("largest body of POST /files/batch and /files/compose"),
-  downloadLinkLifetime: duration()
-    .prefault("1h")
-    .describe("how long a link of POST /files/download-url works"),
+  maxBatch: size("4MiB").describe("largest body of POST /files/batch and /files/compose"),
+  downloadLinkLifetime: duration("1h").describe("how long a link of POST /files/download-url works"),
   gzipLevel: z.int().min(1).max(9).default(1).describe("compression of downloads: 1 is fastest, 9 smallest"),
   maxListEntries: count.default(100_000).describe("most entries of one directory listing"),
   maxWatchersPerSandbox: count.default(64).describe("most directory watches of one sandbox at a time"),
@@ -23,7 +21,7 @@ export const filesConfig = z.strictObject({
   maxBufferedEvents: count
     .default(10_000)
     .describe("most events that wait for their reader; one more ends the watch with an error"),
-  keepalive: duration()
-    .prefault("50s")
-    .describe("silence on a watch stream before a keepalive, unless the client asks for another time"),
+  keepalive: duration("50s").describe(
+    "silence on a watch stream before a keepalive, unless the client asks for another time",
+  ),
 });

@@ -88,16 +88,12 @@ export const jailFreebsdConfig = z.strictObject({
     .min(0)
     .default(1000)
     .describe("Uid and gid of new volumes: those of the default accounts of templates"),
-  usageMaximumAge: duration()
-    .prefault("1s")
-    .describe("Maximum age of reported resource usage; all sandboxes are measured together"),
-  sweepEvery: duration().prefault("60s").describe("Interval of the removal of failed sandboxes' remains"),
-  hostCommandTimeout: duration()
-    .prefault("30s")
-    .describe("Time after which a command of the host is killed and fails"),
-  templateCommandTimeout: duration()
-    .prefault("30m")
-    .describe("Timeout of each program that builds a template"),
+  usageMaximumAge: duration("1s").describe(
+    "Maximum age of reported resource usage; all sandboxes are measured together",
+  ),
+  sweepEvery: duration("60s").describe("Interval of the removal of failed sandboxes' remains"),
+  hostCommandTimeout: duration("30s").describe("Time after which a command of the host is killed and fails"),
+  templateCommandTimeout: duration("30m").describe("Timeout of each program that builds a template"),
   templateSignatures: z
     .strictObject({
       publicKey: plainPath.describe("signify(1)'s public key"),

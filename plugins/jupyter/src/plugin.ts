@@ -64,16 +64,14 @@ const jupyterConfig = z.strictObject({
     )
     .default({})
     .describe("What is different for sandboxes of a template, by its name"),
-  startTimeout: duration().prefault("30s").describe("How long a kernel may take to start"),
-  keepalive: duration().prefault("5s").describe("Silence after which an execution's stream gets a keepalive"),
-  interruptGrace: duration()
-    .prefault("5s")
-    .describe(
-      "Time that an interrupted cell has to end, and then the kernel to begin the next one, before the kernel is killed",
-    ),
+  startTimeout: duration("30s").describe("How long a kernel may take to start"),
+  keepalive: duration("5s").describe("Silence after which an execution's stream gets a keepalive"),
+  interruptGrace: duration("5s").describe(
+    "Time that an interrupted cell has to end, and then the kernel to begin the next one, before the kernel is killed",
+  ),
   heartbeat: z
     .strictObject({
-      interval: duration().prefault("5s").describe("Time between two heartbeats of a kernel"),
+      interval: duration("5s").describe("Time between two heartbeats of a kernel"),
       maxMisses: z
         .int()
         .min(2)
@@ -88,18 +86,14 @@ const jupyterConfig = z.strictObject({
   maxWaiting: count()
     .default(100)
     .describe("Executions that may wait in one context; one more is refused with 429"),
-  maxCode: size().prefault("16MiB").describe("Largest request body"),
-  maxOutput: size()
-    .prefault("256MiB")
-    .describe("Output and results of one execution; the rest is dropped with a note on stderr"),
-  maxMessage: size()
-    .prefault("128MiB")
-    .describe(
-      "Largest single message of a kernel. Built-in kernels shorten values and errors to it; a kernel that sends a larger message is ended, and its execution fails",
-    ),
-  maxError: size()
-    .prefault("1MiB")
-    .describe("Value and traceback of one error; the rest is cut off with a note"),
+  maxCode: size("16MiB").describe("Largest request body"),
+  maxOutput: size("256MiB").describe(
+    "Output and results of one execution; the rest is dropped with a note on stderr",
+  ),
+  maxMessage: size("128MiB").describe(
+    "Largest single message of a kernel. Built-in kernels shorten values and errors to it; a kernel that sends a larger message is ended, and its execution fails",
+  ),
+  maxError: size("1MiB").describe("Value and traceback of one error; the rest is cut off with a note"),
   maxDataCells: count()
     .default(1_000_000)
     .describe("Cells of a DataFrame, or points of a chart, in the data of one result"),

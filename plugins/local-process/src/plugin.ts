@@ -43,9 +43,9 @@ const config = z.strictObject({
     .min(0)
     .default(20_000)
     .describe("Maximum of files scanned to measure the disk usage of a sandbox."),
-  killTimeout: duration()
-    .prefault("5s")
-    .describe("Time for processes of a sandbox to end after SIGKILL; then destroying it fails."),
+  killTimeout: duration("5s").describe(
+    "Time for processes of a sandbox to end after SIGKILL; then destroying it fails.",
+  ),
 });
 
 /**

@@ -16,19 +16,17 @@ export const sandboxApiConfig = z.strictObject({
     .describe(
       "Whether a sandbox of `POST /sandboxes` requires its access token when the request does not say `secure`; `except-sdks` leaves out E2B SDKs that are older than access tokens.",
     ),
-  legacyDefaultTimeout: duration()
-    .prefault("15s")
-    .describe(
-      "Lifetime of a sandbox when POST /sandboxes names no time-out, and the shortest that /refreshes sets.",
-    ),
+  legacyDefaultTimeout: duration("15s").describe(
+    "Lifetime of a sandbox when POST /sandboxes names no time-out, and the shortest that /refreshes sets.",
+  ),
   metricsInterval: duration()
     .refine((ms) => ms >= 100, "expected 100ms or more")
     .prefault("5s")
     .describe("Time between two samples of what each sandbox uses."),
-  metricsKept: duration().prefault("1h").describe("Time for which samples of a running sandbox are kept."),
-  idempotencyKept: duration()
-    .prefault("24h")
-    .describe("Time for which a creation with an Idempotency-Key is answered with the same sandbox."),
+  metricsKept: duration("1h").describe("Time for which samples of a running sandbox are kept."),
+  idempotencyKept: duration("24h").describe(
+    "Time for which a creation with an Idempotency-Key is answered with the same sandbox.",
+  ),
   maxIdempotencyKeys: z
     .int()
     .min(1)
@@ -37,10 +35,10 @@ export const sandboxApiConfig = z.strictObject({
       "The newest keys of creations that are remembered (Idempotency-Key); those of running sandboxes are kept as well.",
     ),
   maxForks: z.int().positive().default(16).describe("Most sandboxes that one fork may make."),
-  maxBody: size().prefault("1MiB").describe("Largest request body."),
-  maxVariable: size()
-    .prefault("128KiB")
-    .describe("Longest variable in envVars, name included; Linux itself takes no more than 128KiB."),
+  maxBody: size("1MiB").describe("Largest request body."),
+  maxVariable: size("128KiB").describe(
+    "Longest variable in envVars, name included; Linux itself takes no more than 128KiB.",
+  ),
   maxNetworkRules: z
     .int()
     .min(1)

@@ -13,45 +13,52 @@ export type SandboxMetrics = ReturnType<typeof sandboxMetrics>;
 /** Registers the metrics `coppice_sandboxes_…`. @param count called at each scrape: number of sandboxes in a state. */
 export function sandboxMetrics(registry: Registry, count: (state: "running" | "paused") => number) {
   const registers = [registry];
-  const counter = <L extends string>(name: string, help: string, ...labelNames: L[]): Counter<L> =>
-    new Counter({ name, help, labelNames, registers });
-  const gauge = (name: string, help: string, state: "running" | "paused"): Gauge =>
+  const counter = <L extends string>(metric: { name: string; help: string; labelNames?: L[] }): Counter<L> =>
+    new Counter({ ...metric, registers });
+  const gauge = (metric: { name: string; help: string }, state: "running" | "paused"): Gauge =>
     new Gauge({
-      name,
-      help,
+      ...metric,
       registers,
       collect() {
         this.set(count(state));
       },
     });
-  gauge("coppice_sandboxes_running", "Sandboxes that serve now", "running");
-  gauge("coppice_sandboxes_paused", "Sandboxes that are paused now", "paused");
-  const pauses = counter("coppice_sandboxes_pauses_total", "Pauses, by what asked for them", "trigger");
-  const pauseFailures = counter(
-    "coppice_sandboxes_pause_failures_total",
-    "Pauses that failed and left the sandbox running",
-  );
-  const resumptions = counter(
-    "coppice_sandboxes_resumptions_total",
-    "Resumptions of paused sandboxes, by what asked for them",
-    "trigger",
-  );
-  const created = counter("coppice_sandboxes_created_total", "Sandboxes made");
-  const createFailures = counter(
-    "coppice_sandboxes_create_failures_total",
-    "Sandboxes that could not be made, or were given up while being made",
-  );
+  gauge({ name: "coppice_sandboxes_running", help: "Sandboxes that serve now" }, "running");
+  gauge({ name: "coppice_sandboxes_paused", help: "Sandboxes that are paused now" }, "paused");
+  const pauses = counter({
+    name: "coppice_sandboxes_pauses_total",
+    help: "Pauses, by what asked for them",
+    labelNames: ["trigger"],
+  });
+  const pauseFailures = counter({
+    name: "coppice_sandboxes_pause_failures_total",
+    help: "Pauses that failed and left the sandbox running",
+  });
+  const resumptions = counter({
+    name: "coppice_sandboxes_resumptions_total",
+    help: "Resumptions of paused sandboxes, by what asked for them",
+    labelNames: ["trigger"],
+  });
+  const created = counter({ name: "coppice_sandboxes_created_total", help: "Sandboxes made" });
+  const createFailures = counter({
+    name: "coppice_sandboxes_create_failures_total",
+    help: "Sandboxes that could not be made, or were given up while being made",
+  });
   const createSeconds = new Histogram({
     name: "coppice_sandboxes_create_seconds",
     help: "Time from asking for a sandbox to having it",
     buckets: [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60],
     registers,
   });
-  const ended = counter("coppice_sandboxes_ended_total", "Sandboxes that are gone, by reason", "reason");
-  const destroyFailures = counter(
-    "coppice_sandboxes_destroy_failures_total",
-    "Attempts to destroy a sandbox that failed",
-  );
+  const ended = counter({
+    name: "coppice_sandboxes_ended_total",
+    help: "Sandboxes that are gone, by reason",
+    labelNames: ["reason"],
+  });
+  const destroyFailures = counter({
+    name: "coppice_sandboxes_destroy_failures_total",
+    help: "Attempts to destroy a sandbox that failed",
+  });
   const snapshotSeconds = new Histogram({
     name: "coppice_sandboxes_snapshot_seconds",
     help: "Time that taking a snapshot took, in which its sandbox stood still",
@@ -65,15 +72,15 @@ export function sandboxMetrics(registry: Registry, count: (state: "running" | "p
     buckets: [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300],
     registers,
   });
-  const notReady = counter(
-    "coppice_sandboxes_not_ready_total",
-    "Sandboxes that were not ready in time and were removed, by the type of their readiness probe",
-    "probe",
-  );
-  const eventsDropped = counter(
-    "coppice_sandboxes_events_dropped_total",
-    "Events that were dropped because too many waited for who could not take them",
-  );
+  const notReady = counter({
+    name: "coppice_sandboxes_not_ready_total",
+    help: "Sandboxes that were not ready in time and were removed, by the type of their readiness probe",
+    labelNames: ["probe"],
+  });
+  const eventsDropped = counter({
+    name: "coppice_sandboxes_events_dropped_total",
+    help: "Events that were dropped because too many waited for who could not take them",
+  });
   // From the start: an alert on the first increase needs a zero before it.
   for (const trigger of ["request", "timeout"] satisfies PauseTrigger[]) pauses.inc({ trigger }, 0);
   for (const trigger of ["request", "traffic"] satisfies ResumeTrigger[]) resumptions.inc({ trigger }, 0);

@@ -33,9 +33,7 @@ const pool = z
         "Most sandboxes that are kept ready: each creation that finds none ready raises their number by one",
       ),
     refill: atLeastOne(1).describe("Sandboxes that are made ready at the same time"),
-    shrinkAfter: duration()
-      .prefault("10m")
-      .describe("Time without such a creation after which the number falls by one"),
+    shrinkAfter: duration("10m").describe("Time without such a creation after which the number falls by one"),
   })
   .superRefine(({ min, max }, context) => {
     if (max !== undefined && max < min) refuse(context, ["max"], "is less than min");
@@ -77,13 +75,11 @@ const readinessProbe = z
 
 const readiness = z
   .strictObject({
-    timeout: duration().prefault("60s").describe("Time that a sandbox has to become ready"),
-    maximumTimeout: duration().prefault("5m").describe("Most time that a probe may give it"),
-    interval: duration().prefault("250ms").describe("Time between two attempts"),
-    leastInterval: duration()
-      .prefault("50ms")
-      .describe("Least time between two attempts that a probe may name"),
-    attemptTimeout: duration().prefault("5s").describe("Time that one attempt may take"),
+    timeout: duration("60s").describe("Time that a sandbox has to become ready"),
+    maximumTimeout: duration("5m").describe("Most time that a probe may give it"),
+    interval: duration("250ms").describe("Time between two attempts"),
+    leastInterval: duration("50ms").describe("Least time between two attempts that a probe may name"),
+    attemptTimeout: duration("5s").describe("Time that one attempt may take"),
   })
   .superRefine(({ timeout, maximumTimeout }, context) => {
     if (timeout > maximumTimeout) refuse(context, ["timeout"], "is longer than maximumTimeout");
@@ -113,16 +109,12 @@ export const sandboxesConfig = z
       .describe(
         "Backend of templates that name none, or a list of which the first that this host can run is taken; needed only when several are enabled",
       ),
-    defaultTimeout: duration()
-      .prefault("5m")
-      .describe("Lifetime of a sandbox whose creator names no time-out"),
-    maximumTimeout: duration().prefault("24h").describe("Longest time-out that a client may ask for"),
-    resumedAtLeast: duration()
-      .prefault("5m")
-      .describe(
-        "Shortest lifetime of a sandbox that a request has resumed; its creator's time-out when that is longer",
-      ),
-    pausedKept: duration().prefault("30d").describe("Time after which a paused sandbox is removed"),
+    defaultTimeout: duration("5m").describe("Lifetime of a sandbox whose creator names no time-out"),
+    maximumTimeout: duration("24h").describe("Longest time-out that a client may ask for"),
+    resumedAtLeast: duration("5m").describe(
+      "Shortest lifetime of a sandbox that a request has resumed; its creator's time-out when that is longer",
+    ),
+    pausedKept: duration("30d").describe("Time after which a paused sandbox is removed"),
     maximumSnapshots: z.int().nonnegative().default(100).describe("Snapshots that may exist at one time"),
     snapshotsKept: duration()
       .optional()
@@ -134,12 +126,12 @@ export const sandboxesConfig = z
         "Largest limits that a client may ask for; where one is absent, the limit of the template is the largest",
       ),
     maximumVolumes: z.int().nonnegative().default(100).describe("Volumes that may exist at one time"),
-    volumeSize: size().prefault("10GiB").describe("Disk of a volume whose creator names no size"),
-    maximumVolumeSize: size().prefault("100GiB").describe("Most disk that a client may ask for in a volume"),
+    volumeSize: size("10GiB").describe("Disk of a volume whose creator names no size"),
+    maximumVolumeSize: size("100GiB").describe("Most disk that a client may ask for in a volume"),
     openVolumes: z
       .strictObject({
         maximum: atLeastOne(8).describe("Volumes that are open at one time"),
-        idle: duration().prefault("1m").describe("Time without use after which one is closed"),
+        idle: duration("1m").describe("Time without use after which one is closed"),
       })
       .prefault({})
       .describe(
@@ -157,12 +149,10 @@ export const sandboxesConfig = z
     readiness: readiness
       .prefault({})
       .describe("How long readiness probes may take, and how often they are tried"),
-    createTimeout: duration().prefault("60s").describe("Time that a backend has to make one sandbox"),
+    createTimeout: duration("60s").describe("Time that a backend has to make one sandbox"),
     createConcurrency: atLeastOne(8).describe("Sandboxes that are made at the same time"),
     createQueue: z.int().nonnegative().default(256).describe("Creations that may wait for their turn"),
-    destroyTimeout: duration()
-      .prefault("30s")
-      .describe("Time that one attempt to destroy a sandbox may take"),
+    destroyTimeout: duration("30s").describe("Time that one attempt to destroy a sandbox may take"),
     destroyConcurrency: atLeastOne(16).describe("Sandboxes that are destroyed at the same time"),
     maximumOutbox: atLeastOne(100_000).describe(
       "Events that wait in the ledger for delivery; beyond that the oldest are dropped",
