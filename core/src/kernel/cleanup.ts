@@ -9,17 +9,12 @@ export interface CleanupFailure {
   readonly error: unknown;
 }
 
-interface Step {
-  readonly owner: string;
-  readonly run: () => unknown;
-}
-
 /**
  * Undo steps, run last in, first out, one at a time. A step that throws or overruns its deadline is noted and the rest
  * still run.
  */
 export class Cleanup {
-  readonly #steps: Step[] = [];
+  readonly #steps: { readonly owner: string; readonly run: () => unknown }[] = [];
   #running: Promise<readonly CleanupFailure[]> | undefined;
 
   push(owner: string, run: () => unknown): void {
@@ -28,8 +23,7 @@ export class Cleanup {
 
   /** Runs every step once; a second call waits for the first. @param deadlineMs for each step. */
   run(clock: Clock, deadlineMs: number): Promise<readonly CleanupFailure[]> {
-    this.#running ??= this.#unwind(clock, deadlineMs);
-    return this.#running;
+    return (this.#running ??= this.#unwind(clock, deadlineMs));
   }
 
   async #unwind(clock: Clock, deadlineMs: number): Promise<readonly CleanupFailure[]> {

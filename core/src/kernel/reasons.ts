@@ -237,13 +237,7 @@ export const REASONS = {
     watching_unsupported: "The backend cannot watch directories. | List them.",
     freezer_missing: "The host cannot freeze processes. | `coppice doctor`.",
   }),
-  ...of(
-    "unimplemented",
-    {
-      method_not_allowed: "The path takes other methods. | See `Allow`.",
-    },
-    405,
-  ),
+  ...of("unimplemented", { method_not_allowed: "The path takes other methods. | See `Allow`." }, 405),
   ...of("internal", {
     internal_error: "A bug in Coppice, or an unforeseen failure of the host. | Read the log; report it.",
     file_operation_failed: "The sandbox's kernel failed an operation unexpectedly. | Read the message.",
@@ -273,9 +267,7 @@ export const REASONS = {
     egress_range_in_use: "Another program uses the `egressRange`. | Choose another range.",
     path_unstable: "The path keeps changing while it is used. | Try again.",
   }),
-  ...of("data_loss", {
-    file_shrank: "A file shrank while it was read. | Read it again.",
-  }),
+  ...of("data_loss", { file_shrank: "A file shrank while it was read. | Read it again." }),
   ...of("unauthenticated", {
     credential_missing: "No API key and no token. | Send `X-API-Key` or `Authorization`.",
     credential_invalid: "The API key or token is wrong, expired or revoked. | Make a new one.",

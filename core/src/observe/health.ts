@@ -54,12 +54,7 @@ export class Health {
   }
 }
 
-interface Outcome {
-  readonly result: string;
-  readonly details?: HealthDetails | undefined;
-}
-
-async function outcome(check: HealthCheck): Promise<Outcome> {
+async function outcome(check: HealthCheck): Promise<{ result: string; details?: HealthDetails | undefined }> {
   try {
     const details = await within(check, {
       clock: systemClock,

@@ -9,7 +9,7 @@ import type { SandboxesConfig } from "../model/sandboxes-config.js";
 
 export interface TeardownOptions {
   readonly settings: Pick<SandboxesConfig, "destroyTimeout" | "destroyConcurrency">;
-  readonly metrics: Pick<SandboxMetrics, "destroyFailed">;
+  readonly metrics: Pick<SandboxMetrics, "destroyFailures">;
   readonly clock: Clock;
   readonly log: Logger;
 }
@@ -76,7 +76,7 @@ export class Teardown {
         await this.#turns.run(() => this.#attempt(undoing));
         return true;
       } catch (error) {
-        if (what === "sandbox") metrics.destroyFailed();
+        if (what === "sandbox") metrics.destroyFailures.inc();
         log.error({ [what]: id, attempt, err: error }, `destroying a ${what} failed`);
         if (attempt >= soonAttempts) {
           const text = `${what} "${id}" could not be destroyed yet; the server keeps trying`;

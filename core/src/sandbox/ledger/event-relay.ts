@@ -96,7 +96,7 @@ export class EventRelay implements SandboxEvents {
     try {
       const dropped = await ledger.trimOutbox(most);
       if (dropped === 0) return;
-      metrics.eventsDropped(dropped);
+      metrics.eventsDropped.inc(dropped);
       log.error({ dropped, most }, "more events wait than may: the oldest are dropped and will not be told");
     } catch (error) {
       log.error({ err: error }, "surplus events of the outbox could not be dropped");

@@ -28,14 +28,12 @@ export interface LedgerNote {
   readonly withdrawn?: string | undefined;
 }
 
-export interface EndedSandbox {
-  readonly id: SandboxId;
-  /** The tenant that it belonged to; for others it never existed. */
-  readonly owner: string;
-  readonly backend: string;
-  readonly template: string;
+/** The end of a sandbox. For other tenants than its owner it never existed. */
+export interface EndedSandbox extends Pick<
+  SandboxRecord,
+  "id" | "owner" | "backend" | "template" | "startedAtMs"
+> {
   readonly reason: EndReason;
-  readonly startedAtMs: number;
   readonly endedAtMs: number;
   /**
    * SHA-256 of its access token, in hexadecimal digits: bearers of the token may read the record. Undefined without a

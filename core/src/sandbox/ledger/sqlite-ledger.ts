@@ -92,6 +92,8 @@ const RETRY_AFTER_SECONDS = 5;
 const endReason = z.enum(Object.keys(END_REASONS) as EndReason[]);
 const text = z.record(z.string(), z.string());
 
+const egress = z.object({ allowOut: z.array(z.string()), denyOut: z.array(z.string()) });
+
 const limits = z.object({
   cpuCount: z.number().optional(),
   memoryMiB: z.number().optional(),
@@ -135,7 +137,7 @@ const sandboxRecord = z
     isResizing: z.boolean().optional(),
     idempotency: z.object({ key: z.string(), fingerprint: z.string() }).optional(),
     allowInternetAccess: z.boolean(),
-    egress: z.object({ allowOut: z.array(z.string()), denyOut: z.array(z.string()) }).optional(),
+    egress: egress.optional(),
     mounts: z
       .array(z.object({ volume: z.string(), name: z.string(), path: z.string(), readOnly: z.boolean() }))
       .default([]),
@@ -170,13 +172,7 @@ const sandboxEvent = z
     detail: z.object({
       reason: z.string().optional(),
       endsAtMs: z.number().optional(),
-      network: z
-        .object({
-          allowInternetAccess: z.boolean(),
-          allowOut: z.array(z.string()),
-          denyOut: z.array(z.string()),
-        })
-        .optional(),
+      network: egress.extend({ allowInternetAccess: z.boolean() }).optional(),
       limits: limits.optional(),
       snapshot: z.string().optional(),
       name: z.string().optional(),

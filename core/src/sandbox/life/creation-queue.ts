@@ -69,7 +69,7 @@ export class CreationQueue {
         warm.record.onTimeout === "pause" && reasonAgainstPause(warm.record, runtime) !== undefined;
       // A second one would take as long as the first.
       if (making.signal?.aborted || this.isClosed || cannotPause || error instanceof NotReady) {
-        metrics.createFailed();
+        metrics.createFailures.inc();
         throw error;
       }
       log.warn({ sandbox: id, template, err: error }, "a warm sandbox did not work; a new one is made");
@@ -148,7 +148,8 @@ export class CreationQueue {
       // Before later events of the sandbox.
       const told = events.confirm(event);
       reaper.set(record.id, endsAtMs);
-      metrics.created(startedAtMs - askedAtMs);
+      metrics.created.inc();
+      metrics.createSeconds.observe((startedAtMs - askedAtMs) / 1000);
       const { id, owner: tenant, template, backend } = record;
       log.info({ sandbox: id, tenant, template, backend, provideMs, writeMs }, "sandbox created");
       onMade(held);
@@ -159,7 +160,7 @@ export class CreationQueue {
       const cause: unknown = signal.aborted ? signal.reason : error;
       const warm = held.end("killed");
       if (warm === undefined) {
-        metrics.createFailed();
+        metrics.createFailures.inc();
         const undone = runtime === undefined ? ends.recordEnd(held) : ends.tearDown(held, runtime);
         await undone.then(held.undone.resolve, held.undone.reject);
       } else {
@@ -177,9 +178,9 @@ export class CreationQueue {
     try {
       const options = { settings: settings.readiness, clock, signal };
       await untilReady({ record: held.record, runtime }, probe, options);
-      metrics.ready(probe.type, clock.now() - beganAtMs);
+      metrics.readySeconds.observe({ probe: probe.type }, (clock.now() - beganAtMs) / 1000);
     } catch (error) {
-      if (!signal.aborted) metrics.notReady(probe.type);
+      if (!signal.aborted) metrics.notReady.inc({ probe: probe.type });
       throw error;
     }
   }

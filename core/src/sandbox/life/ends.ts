@@ -81,7 +81,7 @@ export class Ends {
     onGone(id);
     await volumes.released(mounts.map(({ volume }) => volume));
     if (!held.hasServed) return;
-    metrics.ended(ended.reason);
+    metrics.ended.inc({ reason: ended.reason });
     log.info({ sandbox: id, reason: ended.reason }, "sandbox ended");
   }
 

@@ -164,7 +164,7 @@ export class Pauses {
       await ledger.write(held.record, { awaited: event });
       if (!isStopped) await pausing?.pause();
     } catch (error) {
-      metrics.pauseFailed();
+      metrics.pauseFailures.inc();
       held.throwIfEnding();
       const resumed = isStopped ? undefined : pausing?.resume();
       await resumed?.catch((failure: unknown) => {
@@ -182,7 +182,7 @@ export class Pauses {
     if (isStopped) await paused.during("pausing", () => this.#stop(paused));
     paused.throwIfEnding();
     await events.confirm(event);
-    metrics.paused(trigger);
+    metrics.pauses.inc({ trigger });
     log.info({ sandbox: id, trigger, keepsMemory }, "sandbox paused");
   }
 
@@ -195,7 +195,7 @@ export class Pauses {
       await held.handle.stopping.stop();
     } catch (error) {
       if (held.isEnding) return;
-      metrics.pauseFailed();
+      metrics.pauseFailures.inc();
       log.error({ sandbox: id, err: error }, "not all of a paused sandbox could be stopped");
     }
   }
@@ -274,7 +274,7 @@ export class Pauses {
     const { id, endsAtMs } = held.record;
     held.lastUsedAtMs = clock.now();
     reaper.set(id, endsAtMs);
-    metrics.resumed(fields.trigger);
+    metrics.resumptions.inc({ trigger: fields.trigger });
     log.info({ sandbox: id, ...fields }, "sandbox resumed");
   }
 }

@@ -1,4 +1,5 @@
 import type { Limits, SandboxId, SnapshotId } from "../contract/backend.js";
+import type { EgressRules } from "../contract/egress-rules.js";
 
 export type SandboxEventType = "created" | "updated" | "paused" | "resumed" | "snapshotted" | "killed";
 
@@ -23,13 +24,7 @@ export interface SandboxEventDetail {
   readonly reason?: string | undefined;
   /** The end that `updated` set, in milliseconds since the Unix epoch. */
   readonly endsAtMs?: number | undefined;
-  readonly network?:
-    | {
-        readonly allowInternetAccess: boolean;
-        readonly allowOut: readonly string[];
-        readonly denyOut: readonly string[];
-      }
-    | undefined;
+  readonly network?: (EgressRules & { readonly allowInternetAccess: boolean }) | undefined;
   /** The complete limits after an `updated` event that changes limits, unchanged ones included. */
   readonly limits?: Limits | undefined;
   /** The snapshot of a `snapshotted` event. */

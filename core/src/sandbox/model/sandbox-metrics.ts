@@ -1,7 +1,5 @@
 import { Counter, Gauge, Histogram, type Registry } from "prom-client";
 import { END_REASONS } from "./describe-end.js";
-import type { EndReason } from "./live-sandbox.js";
-import type { ReadinessProbe } from "./readiness-probe.js";
 
 export type PauseTrigger = "request" | "timeout";
 
@@ -90,19 +88,17 @@ export function sandboxMetrics(registry: Registry, count: (state: "running" | "p
     notReady.inc({ probe }, 0);
   }
   return {
-    created(tookMs: number) {
-      created.inc();
-      createSeconds.observe(tookMs / 1000);
-    },
-    createFailed: () => createFailures.inc(),
-    ended: (reason: EndReason) => ended.inc({ reason }),
-    destroyFailed: () => destroyFailures.inc(),
-    paused: (trigger: PauseTrigger) => pauses.inc({ trigger }),
-    pauseFailed: () => pauseFailures.inc(),
-    resumed: (trigger: ResumeTrigger) => resumptions.inc({ trigger }),
-    snapshotTaken: (tookMs: number) => snapshotSeconds.observe(tookMs / 1000),
-    eventsDropped: (dropped: number) => eventsDropped.inc(dropped),
-    ready: (probe: ReadinessProbe["type"], tookMs: number) => readySeconds.observe({ probe }, tookMs / 1000),
-    notReady: (probe: ReadinessProbe["type"]) => notReady.inc({ probe }),
+    created,
+    createFailures,
+    createSeconds,
+    ended,
+    destroyFailures,
+    pauses,
+    pauseFailures,
+    resumptions,
+    snapshotSeconds,
+    readySeconds,
+    notReady,
+    eventsDropped,
   };
 }

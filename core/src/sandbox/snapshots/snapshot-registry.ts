@@ -40,9 +40,10 @@ export class SnapshotRegistry implements Snapshots {
       return found;
     };
     return {
-      take: async (id, name) => this.#takeAs(held(id), name),
+      take: async (id, name) =>
+        this.#take(held(id), { name: name === undefined ? name : this.#checkName(name), isTemporary: false }),
       fork: async (id, wanted, signal) => this.#fork(held(id), wanted, signal),
-      list: () => this.#list(tenant),
+      list: () => this.#ready(tenant).filter(({ isTemporary }) => !isTemporary),
       find: (reference) => this.#find(tenant, reference),
       remove: (id) => this.#remove(tenant, id),
     };
@@ -84,19 +85,10 @@ export class SnapshotRegistry implements Snapshots {
     this.#reaper.stop();
   }
 
-  async #takeAs(held: HeldSandbox, name: string | undefined): Promise<SnapshotRecord> {
-    const reference = name === undefined ? undefined : this.#checkName(name);
-    return this.#take(held, { name: reference, isTemporary: false });
-  }
-
   #find(tenant: string, reference: string): SnapshotRecord | undefined {
     const { name, tag } = parseTemplateReference(reference);
     const full = `${name}:${tag}`;
     return this.#ready(tenant).find((record) => `${record.id}:default` === full || record.name === full);
-  }
-
-  #list(tenant: string): readonly SnapshotRecord[] {
-    return this.#ready(tenant).filter(({ isTemporary }) => !isTemporary);
   }
 
   #ready(tenant: string): readonly SnapshotRecord[] {
@@ -182,7 +174,7 @@ export class SnapshotRegistry implements Snapshots {
       const made = await held.during("snapshotting", () =>
         this.#make(record, held, () => snapshots.take(record.id)),
       );
-      metrics.snapshotTaken(clock.now() - record.takenAtMs);
+      metrics.snapshotSeconds.observe((clock.now() - record.takenAtMs) / 1000);
       log.info({ sandbox: id, snapshot: record.id, name }, "snapshot taken");
       return made;
     } catch (error) {

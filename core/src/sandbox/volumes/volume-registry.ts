@@ -34,7 +34,7 @@ export class VolumeRegistry implements Volumes {
       find: (reference) => this.#find(tenant, reference),
       get,
       list: () => this.#list(tenant),
-      usage: async (id) => this.#usage(get(id)),
+      usage: async (id) => (await this.#options.backends.get(get(id).backend).volumes?.usage(id)) ?? 0,
       remove: async (id) => this.#remove(this.#removable(tenant, id)),
     };
   }
@@ -120,10 +120,6 @@ export class VolumeRegistry implements Volumes {
 
   #list(tenant: string): readonly VolumeRecord[] {
     return this.#records.readyOf(tenant).toSorted((a, b) => (a.name < b.name ? -1 : 1));
-  }
-
-  async #usage({ id, backend }: VolumeRecord): Promise<number> {
-    return (await this.#options.backends.get(backend).volumes?.usage(id)) ?? 0;
   }
 
   async #create(owner: string, { name, sizeMiB }: CreateVolume): Promise<VolumeRecord> {
