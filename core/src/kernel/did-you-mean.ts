@@ -3,7 +3,7 @@ export function didYouMean(word: string, known: Iterable<string>): string {
   let best = "";
   let least = Math.ceil(word.length / 3) + 1;
   for (const candidate of known) {
-    const edits = editDistance(word.toLowerCase(), candidate.toLowerCase());
+    const edits = levenshteinDistance(word.toLowerCase(), candidate.toLowerCase());
     if (edits >= least) continue;
     least = edits;
     best = candidate;
@@ -11,8 +11,7 @@ export function didYouMean(word: string, known: Iterable<string>): string {
   return best === "" ? "" : `; did you mean '${best}'?`;
 }
 
-/** Levenshtein distance. */
-function editDistance(one: string, other: string): number {
+function levenshteinDistance(one: string, other: string): number {
   let row = Array.from({ length: other.length + 1 }, (_, index) => index);
   for (let index = 0; index < one.length; index += 1) {
     const next = [index + 1];

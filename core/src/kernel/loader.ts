@@ -35,7 +35,6 @@ function locate(specifier: string, directory: string): string {
   return specifier;
 }
 
-/** The directory from which a configuration's plugins are resolved. */
 export function pluginDirectory(configFile: string): string {
   return dirname(resolve(configFile));
 }

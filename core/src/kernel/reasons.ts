@@ -17,7 +17,6 @@ export type ErrorCode =
   | "data_loss"
   | "unauthenticated";
 
-/** Entry of the catalogue. */
 export interface ReasonEntry {
   readonly code: ErrorCode;
   /** HTTP status, where it is not that of the code. */
@@ -281,7 +280,6 @@ export const REASONS = {
   }),
 } as const;
 
-/** Name of an entry of the catalogue. */
 export type Reason = keyof typeof REASONS;
 
 /** Reason of a plugin outside of this repository, in its own name: `{ reason: "acme.no_licence", code: "unavailable" }`. */

@@ -9,7 +9,6 @@ export type HealthDetails = Readonly<Record<string, string>>;
 /** Rejects with the reason of a malfunction. The values that it resolves with are shown beside `ok`. */
 export type HealthCheck = (signal: AbortSignal) => Promise<HealthDetails | undefined | void>;
 
-/** Health of the server, with the reasons why it cannot serve. */
 export interface Readiness {
   readonly ready: boolean;
   /** By check: `ok`, or the reason of its failure. */

@@ -10,7 +10,6 @@ import { chooseBackends, firstOrOnly } from "./backends/choose-backends.js";
 import type { SandboxServices } from "./ledger/sandbox-services.js";
 import { EventRelay } from "./ledger/event-relay.js";
 import type { Ledger } from "./ledger/ledger.js";
-import { ledgerHandle } from "./ledger/ledger-handle.js";
 import { ledgerLeases } from "./ledger/ledger-leases.js";
 import { reconcile } from "./life/reconcile.js";
 import { sandboxMetrics } from "./model/sandbox-metrics.js";
@@ -119,4 +118,16 @@ export function createSandboxDomain(options: SandboxDomainOptions) {
       await ledger.close();
     },
   };
+}
+
+/** A ledger that is chosen when it is first used: a plugin may bring one after the domain is wired. */
+function ledgerHandle(choose: () => Ledger): Ledger {
+  let chosen: Ledger | undefined;
+  return new Proxy({} as Ledger, {
+    get(_, name) {
+      chosen ??= choose();
+      const member: unknown = Reflect.get(chosen, name);
+      return typeof member === "function" ? member.bind(chosen) : member;
+    },
+  });
 }

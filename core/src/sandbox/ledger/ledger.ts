@@ -47,7 +47,6 @@ export interface Leaseholder {
   readonly holder: SandboxId;
 }
 
-/** Request for the first free of some addresses. */
 export interface LeaseRequest extends Leaseholder {
   readonly addresses: readonly string[];
 }

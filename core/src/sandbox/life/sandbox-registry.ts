@@ -334,9 +334,9 @@ export class SandboxRegistry implements Sandboxes {
   #askAdmissions(wanted: SandboxRecord): void {
     // A removal that only the server still has to complete does not count for its owner.
     const existing = [...this.#held.values()]
-      .filter(({ isLingering }) => !isLingering)
+      .filter(({ record, isLingering }) => record.owner === wanted.owner && !isLingering)
       .map(({ record }) => record)
-      .filter(({ id, owner }) => owner === wanted.owner && id !== wanted.id);
+      .filter(({ id }) => id !== wanted.id);
     for (const check of this.#options.admissions) check(wanted, existing);
   }
 
