@@ -1,11 +1,17 @@
 import { join } from "node:path";
 import { ROOT } from "./project.mjs";
-import { mustRunStep } from "./step.mjs";
+import { FailedStep, mustRunStep } from "./step.mjs";
 
 const bin = (name, path) => join(ROOT, "node_modules", name, "bin", path);
 const LINTER = bin("oxlint", "oxlint");
 const FORMATTER = bin("oxfmt", "oxfmt");
 const API_EXTRACTOR = bin("@microsoft/api-extractor", "api-extractor");
+
+/** @throws FailedStep on FreeBSD, for which the tool has no binary. */
+export function requireBinary(tool) {
+  if (process.platform === "freebsd")
+    throw new FailedStep(`${tool} has no binary for FreeBSD: use another system`);
+}
 
 /** Needs the build: the type-aware rules read the declarations of other packages. */
 export async function lint(toolchain, parameters = []) {

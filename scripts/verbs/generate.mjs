@@ -3,7 +3,7 @@ import { readdir } from "node:fs/promises";
 import { join } from "node:path";
 import { build } from "../toolchain/build.mjs";
 import { completeLockfile } from "../toolchain/complete-lockfile.mjs";
-import { checkManuals, checkInterface } from "../toolchain/lint.mjs";
+import { checkManuals, checkInterface, requireBinary } from "../toolchain/lint.mjs";
 import { prepare } from "../toolchain/prepare.mjs";
 import { ROOT } from "../toolchain/project.mjs";
 import { mustRunStep } from "../toolchain/step.mjs";
@@ -15,6 +15,7 @@ const BUF = join(ROOT, "node_modules", "@bufbuild", "buf", "bin", "buf");
  * of the configuration, the catalogue of errors, and the missing entries of the lock file.
  */
 export async function run() {
+  requireBinary("buf");
   const toolchain = await prepare({ needsPython: false });
   const environment = { ...toolchain.environment };
   environment.PATH = `${join(ROOT, "node_modules", ".bin")}:${environment.PATH}`;

@@ -1,75 +1,66 @@
-import { mkdir, rm, rmdir, writeFile } from "node:fs/promises";
+import { mkdir, rmdir } from "node:fs/promises";
 import { join } from "node:path";
 import { messageOf } from "@coppice/core";
 import type { HostProblem } from "./host/host-problem.js";
-import type { HostCall, HostProgram } from "./host/host.js";
 import type { JailSettings } from "./jail-freebsd-config.js";
+import type { Lease } from "./network/address-pool.js";
+import type { SandboxNetworks } from "./network/sandbox-networks.js";
 import type { Opened } from "./open-host.js";
 
-/** A command that a host must be able to run for sandboxes. */
-interface Trial {
-  readonly program: HostProgram;
-  readonly args: readonly string[];
-  readonly call?: HostCall;
-  readonly fix: string;
-}
+/** A step in the life of a sandbox, and the remedy for a host on which it fails. */
+type Trial = readonly [run: () => Promise<unknown> | undefined, fix: string];
 
-/** Jail, anchor and subject of rules that exist only during the trials. */
+/** Jail and subject of rules that exist only during the trials. */
 const NAME = "coppice-doctor";
+const EVERYTHING = { allowOut: [], denyOut: [] };
+const ACCOUNTING = "put kern.racct.enable=1 into /boot/loader.conf and reboot";
 const SEE_STEPS = "see the steps of docs/freebsd.md";
 
 /**
- * Tries the commands that make a sandbox on this host, with a jail, an anchor and rules of their own, and removes these.
- * @returns the commands that failed, with what they said.
+ * Takes a jail without processes through the life of a sandbox on this host: limits, rules, network, pause and removal.
+ * It has the last address of the range, if that is free.
+ * @returns the commands that failed, with their output.
  */
 export async function trialProblems(opened: Opened, settings: JailSettings): Promise<readonly HostProblem[]> {
-  const { host, networks, rules } = opened;
+  const { jails, networks, rules } = opened;
+  const lease = networks && (await lastLease(networks));
   const root = join(settings.directory, NAME);
-  const conf = `${root}.conf`;
-  await mkdir(join(root, "dev"), { recursive: true });
-  const devices = `mount.devfs; devfs_ruleset = ${settings.devfsRuleset};`;
-  await writeFile(conf, `${NAME} { path = ${root}; persist; vnet; ${devices} stop.timeout = 0; }\n`);
-  const jail = (flag: string): Trial => ({
-    program: "jail",
-    args: ["-q", "-f", conf, flag, NAME],
-    fix: "a kernel with the option VIMAGE, as GENERIC has it",
-  });
-  const trials: readonly Trial[] = [
-    ...(rules === undefined
-      ? []
-      : [
-          {
-            program: "rctl",
-            args: ["-a", `jail:${NAME}:maxproc:deny=9`, `jail:${NAME}:memoryuse:deny=64M`],
-            fix: "put kern.racct.enable=1 into /boot/loader.conf and reboot",
-          } as const,
-          { program: "rctl", args: ["-r", `jail:${NAME}`], fix: SEE_STEPS } as const,
-        ]),
-    ...(networks === undefined || settings.network.kind === "none"
-      ? []
-      : [
-          {
-            program: "pfctl",
-            args: ["-q", "-a", `${settings.network.anchor}/${NAME}`, "-f", "-"],
-            call: { input: "" },
-            fix: "kldload pf, and pf_enable in rc.conf",
-          } as const,
-        ]),
-    jail("-c"),
-    { program: "ifconfig", args: ["-j", NAME, "lo0", "inet", "127.0.0.1/8", "up"], fix: SEE_STEPS },
-    jail("-r"),
+  const paths = { name: NAME, root, conf: `${root}.conf`, socket: "", helper: "" };
+  const { devfsRuleset, procfs, sysvipc } = settings;
+  const stack =
+    networks !== undefined && lease !== undefined ? networks.stackOf(lease) : { kind: "own" as const };
+  const jail = { name: NAME, hostname: NAME, root, stack, devfsRuleset, procfs, sysvipc, mounts: [] };
+  const removal: readonly Trial[] = [
+    [() => jails.remove(paths), SEE_STEPS],
+    [() => lease && networks?.disconnect(lease), SEE_STEPS],
+    [() => rules?.remove(NAME), SEE_STEPS],
   ];
-  const problems: HostProblem[] = [];
-  for (const { program, args, call, fix } of trials) {
-    const failure = await host.run(program, args, call).then(() => undefined, messageOf);
-    if (failure !== undefined) problems.push({ message: `${program} ${args.join(" ")}: ${failure}`, fix });
+  const trials: readonly Trial[] = [
+    // Nothing is there yet, or an earlier trial was killed: a part that is gone must not keep the others.
+    ...removal,
+    [() => rules?.set(NAME, settings.limits), ACCOUNTING],
+    [() => lease && networks?.prepare(lease, EVERYTHING), "kldload pf, and pf_enable in rc.conf"],
+    [() => jails.create(paths, jail), "a kernel with the option VIMAGE, as GENERIC has it"],
+    [() => lease && networks?.connect(NAME, lease), SEE_STEPS],
+    [() => rules?.usage([NAME]), ACCOUNTING],
+    [() => jails.pause(NAME), SEE_STEPS],
+    [() => jails.resume(NAME), SEE_STEPS],
+    ...removal,
+  ];
+  const problems = new Map<string, HostProblem>();
+  for (const name of ["dev", "proc"]) await mkdir(join(root, name), { recursive: true });
+  for (const [run, fix] of trials) {
+    const message = await (run() ?? Promise.resolve()).then(() => undefined, messageOf);
+    if (message !== undefined) problems.set(message, { message, fix });
   }
-  if (problems.length > 0) await host.try("jail", jail("-r").args);
-  await rm(conf);
   // Not a recursive removal: a devfs that could not be unmounted stays whole.
-  await rmdir(join(root, "dev")).then(
-    () => rmdir(root),
-    () => undefined,
-  );
-  return problems;
+  for (const path of [join(root, "dev"), join(root, "proc"), root]) await rmdir(path).catch(() => undefined);
+  return [...problems.values()];
+}
+
+/** Undefined when a jail has that address. */
+async function lastLease(networks: SandboxNetworks): Promise<Lease | undefined> {
+  const lease = networks.addresses.last;
+  const used = new Set((await networks.found()).values());
+  return used.has(lease.address) ? undefined : lease;
 }

@@ -22,7 +22,7 @@ export class HostCommandError extends Error {
   readonly stderr: string;
 
   constructor(program: HostProgram, args: readonly string[], { code, stderr }: HostResult) {
-    super(`${program} ${args[0] ?? ""} ended with ${code}: ${stderr.trim()}`);
+    super(`${[program, ...args].join(" ")} ended with ${code}: ${stderr.trim()}`);
     this.stderr = stderr;
   }
 }

@@ -47,6 +47,12 @@ export class AddressPool {
     return addressOf(this.#start + 1);
   }
 
+  /** The last address, which is leased only when every other one was. */
+  get last(): Lease {
+    const number = this.#end - 1;
+    return { address: addressOf(this.#start + number), number };
+  }
+
   /** @throws SandboxError resource_exhausted, unavailable */
   async take(holder: SandboxId): Promise<Lease> {
     const count = this.#end - FIRST;

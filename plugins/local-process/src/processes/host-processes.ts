@@ -42,7 +42,7 @@ async function findByCommand(root: string): Promise<readonly number[]> {
   const { stdout } = await run("ps", [flags, "-o", "pid=,command="], { maxBuffer: 64 * 1_048_576 });
   return stdout
     .split("\n")
-    .filter((line) => line.includes(`${ROOT_VARIABLE}=${root}`))
+    .filter((line) => `${line} `.includes(` ${ROOT_VARIABLE}=${root} `))
     .map((line) => Number.parseInt(line, 10))
     .filter((pid) => pid > 0 && pid !== process.pid);
 }
