@@ -2,6 +2,7 @@ import { mkdir, rmdir } from "node:fs/promises";
 import { join } from "node:path";
 import { messageOf } from "@coppice/core";
 import type { HostProblem } from "./host/host-problem.js";
+import { HostCommandError } from "./host/host.js";
 import type { JailSettings } from "./jail-freebsd-config.js";
 import type { Lease } from "./network/address-pool.js";
 import type { SandboxNetworks } from "./network/sandbox-networks.js";
@@ -50,12 +51,16 @@ export async function trialProblems(opened: Opened, settings: JailSettings): Pro
   const problems = new Map<string, HostProblem>();
   for (const name of ["dev", "proc"]) await mkdir(join(root, name), { recursive: true });
   for (const [run, fix] of trials) {
-    const message = await (run() ?? Promise.resolve()).then(() => undefined, messageOf);
+    const message = await (run() ?? Promise.resolve()).then(() => undefined, describe);
     if (message !== undefined) problems.set(message, { message, fix });
   }
   // Not a recursive removal: a devfs that could not be unmounted stays whole.
   for (const path of [join(root, "dev"), join(root, "proc"), root]) await rmdir(path).catch(() => undefined);
   return [...problems.values()];
+}
+
+function describe(error: unknown): string {
+  return error instanceof HostCommandError ? `${error.command}: ${error.stderr.trim()}` : messageOf(error);
 }
 
 /** Undefined when a jail has that address. */

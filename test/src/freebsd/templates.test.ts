@@ -18,7 +18,9 @@ import {
   reasonWithoutFreebsdHost,
 } from "../harness/freebsd/freebsd-host.js";
 
-const RECIPE = fileURLToPath(new URL("../../../config/freebsd/code-interpreter-v1.yaml", import.meta.url));
+const RECIPES = ["base.yaml", "code-interpreter-v1.yaml"].map((name) =>
+  fileURLToPath(new URL(`../../../config/freebsd/${name}`, import.meta.url)),
+);
 const skip = reasonWithoutFreebsdHost() ?? false;
 const skipSigned =
   skip || (!existsSync("/usr/bin/signify-openbsd") && "signify is missing (apt: signify-openbsd)");
@@ -131,10 +133,6 @@ describe("coppice template, on a FreeBSD host", { skip }, () => {
   });
 
   it("of config/freebsd have the shell by which E2B's SDKs start commands, at the path that they ask for", async () => {
-    const recipe = parse(await readFile(RECIPE, "utf8")) as {
-      packages: readonly string[];
-      links: readonly object[];
-    };
     const base = { sets: ["freebsd.txz"] };
     // FreeBSD has no /bin/bash: its packages are below /usr/local.
     await host.run(
@@ -157,9 +155,12 @@ describe("coppice template, on a FreeBSD host", { skip }, () => {
     await describeTemplate({ base, packages: [], links: [] });
     await template("build", file);
     assert.equal(await codeOfBash(), 127);
-    await describeTemplate({ base, packages: recipe.packages, links: recipe.links });
-    await template("build", file);
-    assert.equal(await codeOfBash(), 43);
+    for (const recipe of RECIPES) {
+      const { packages, links } = parse(await readFile(recipe, "utf8"));
+      await describeTemplate({ base, packages, links });
+      await template("build", file);
+      assert.equal(await codeOfBash(), 43, recipe);
+    }
     await describeTemplate();
     await template("build", file);
     await template("gc");

@@ -19,10 +19,13 @@ export interface HostResult {
 /** A program of the host exited with a code other than 0. The message is its stderr. */
 export class HostCommandError extends Error {
   override readonly name = "HostCommandError";
+  /** Program and arguments, joined with blanks. */
+  readonly command: string;
   readonly stderr: string;
 
   constructor(program: HostProgram, args: readonly string[], { code, stderr }: HostResult) {
-    super(`${[program, ...args].join(" ")} ended with ${code}: ${stderr.trim()}`);
+    super(`${program} ${args[0] ?? ""} ended with ${code}: ${stderr.trim()}`);
+    this.command = [program, ...args].join(" ");
     this.stderr = stderr;
   }
 }
