@@ -30,6 +30,13 @@ export class HostCommandError extends Error {
   }
 }
 
+/** The error of a program that failed. That of zfs(8) with a full pool is SandboxError resource_exhausted. */
+export function failureOf(program: HostProgram, args: readonly string[], result: HostResult): Error {
+  const cause = new HostCommandError(program, args, result);
+  if (program !== "zfs" || !/out of space/.test(result.stderr)) return cause;
+  return new SandboxError("disk_full", "the pool of the host is full", { cause });
+}
+
 /** Input and limits of one program run. */
 export interface HostCall {
   /** Standard input; empty when absent. */
@@ -119,10 +126,10 @@ export class Host {
     return { code: code ?? -1, stdout, stderr };
   }
 
-  /** Runs a program that must succeed. @returns its stdout. @throws HostCommandError */
+  /** Runs a program that must succeed. @returns its stdout. @throws as `failureOf` */
   async run(program: HostProgram, args: readonly string[], call?: HostCall): Promise<string> {
     const result = await this.try(program, args, call);
-    if (result.code !== 0) throw new HostCommandError(program, args, result);
+    if (result.code !== 0) throw failureOf(program, args, result);
     return result.stdout;
   }
 

@@ -68,6 +68,23 @@ describe("datasets", { skip: reasonWithoutRecordingHost() ?? false }, () => {
     await datasets.destroy("e2b-abc");
   });
 
+  it("are refused with a reason while the pool is full", async () => {
+    await using recording = await openRecordingHost();
+    const datasets = datasetsOf(recording);
+    const space = { mountPoint: "/jails/e2b-abc", refquotaMiB: 1 };
+    const changes: Readonly<Record<string, () => Promise<void>>> = {
+      clone: () => datasets.clone("e2b-abc", { ...space, origin: "zroot/jails/base@base", properties: {} }),
+      create: () => datasets.create("volume-abc", space),
+      snapshot: () => datasets.snapshot("e2b-abc", "abc"),
+      set: () => datasets.set("e2b-abc", "state", "running"),
+    };
+    for (const [verb, change] of Object.entries(changes)) {
+      await refuse(recording, verb, [`cannot ${verb} '${PATH}': out of space`]);
+      await assert.rejects(change(), { code: "resource_exhausted", message: "the pool of the host is full" });
+      await change();
+    }
+  });
+
   it("are retained unmounted while they have clones or snapshots", async () => {
     for (const reason of [
       `cannot destroy '${PATH}': filesystem has dependent clones`,

@@ -1,7 +1,7 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import { SandboxError } from "@coppice/core";
 import type { SnapshotId } from "@coppice/core/backend";
-import { type Host, HostCommandError } from "../host/host.js";
+import { failureOf, type Host, HostCommandError } from "../host/host.js";
 
 /**
  * State of a dataset. `connecting`: its sandbox runs and gets a network that it was created without. `stopped`: its
@@ -95,7 +95,7 @@ export class Datasets {
     if (/already exists/.test(result.stderr)) {
       throw new SandboxError("dataset_exists", `dataset ${name} already exists`);
     }
-    if (result.code !== 0) throw new HostCommandError("zfs", words, result);
+    if (result.code !== 0) throw failureOf("zfs", words, result);
   }
 
   /** True when the snapshot exists, whatever its owner. */
@@ -113,8 +113,7 @@ export class Datasets {
   async mount(name: string): Promise<void> {
     const words = ["mount", this.#path(name)];
     const result = await this.#host.try("zfs", words);
-    if (result.code !== 0 && !/already mounted/.test(result.stderr))
-      throw new HostCommandError("zfs", words, result);
+    if (result.code !== 0 && !/already mounted/.test(result.stderr)) throw failureOf("zfs", words, result);
   }
 
   /** @throws SandboxError failed_precondition when it already uses more. */
@@ -124,7 +123,7 @@ export class Datasets {
     if (/less than current used/.test(result.stderr)) {
       throw new SandboxError("limits_below_use", "the sandbox uses more disk than that");
     }
-    if (result.code !== 0) throw new HostCommandError("zfs", words, result);
+    if (result.code !== 0) throw failureOf("zfs", words, result);
   }
 
   /**
@@ -183,7 +182,7 @@ export class Datasets {
     const words = ["snapshot", "-o", `${PREFIX}snapshot=kept`, path];
     const result = await this.#host.try("zfs", words);
     if (MISSING.test(result.stderr)) throw new SandboxError("sandbox_ended", "the sandbox has ended");
-    if (result.code !== 0) throw new HostCommandError("zfs", words, result);
+    if (result.code !== 0) throw failureOf("zfs", words, result);
   }
 
   /** Full names of the kept snapshots, by id. */
@@ -269,7 +268,7 @@ export async function zfsUntilFree(host: Host, words: readonly string[]): Promis
     const { code, stderr } = result;
     if (code === 0 || MISSING.test(stderr) || /not currently mounted|not mounted/.test(stderr)) return true;
     if (NEEDED.test(stderr)) return false;
-    if (!BUSY.test(stderr) || attempt === BUSY_ATTEMPTS) throw new HostCommandError("zfs", words, result);
+    if (!BUSY.test(stderr) || attempt === BUSY_ATTEMPTS) throw failureOf("zfs", words, result);
     await sleep(Math.min(5 * attempt, LONGEST_BUSY_PAUSE_MS));
   }
 }
