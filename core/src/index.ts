@@ -37,7 +37,7 @@ export { permit, requireScope } from "./http/surfaces/permit.js";
 export { SCOPES, type Principal, type Scope } from "./http/surfaces/principal.js";
 export { type MessageStream, messageStreamOf } from "./http/messages/message-stream.js";
 export { sandboxesOf, tenantOf } from "./http/surfaces/tenant-of.js";
-export type { RouterOptions, ServedRoute } from "./http/surfaces/surface.js";
+export type { ErrorBody, RouterOptions, ServedRoute } from "./http/surfaces/surface.js";
 export { Admissions, type AdmissionCheck } from "./sandbox/model/admissions.js";
 export type { NetworkPolicy } from "./sandbox/contract/egress-rules.js";
 export { Templates, type TemplateFacts } from "./sandbox/templates/templates.js";

@@ -17,3 +17,4 @@ export {
   type StartedCommand,
 } from "./contract/commands.js";
 export { describeExit, type ExitReport } from "./contract/exit-report.js";
+export { pageBytes, type PageBytesOptions } from "./contract/page-bytes.js";

@@ -31,10 +31,15 @@ export class HttpError extends Error {
 
 recogniseAcrossCopies(HttpError, "http-error");
 
+/** The same answer with another body. */
+export function withBody({ status, message, ...rest }: HttpError, body: HttpError["body"]): HttpError {
+  return new HttpError(status, message, { ...rest, body });
+}
+
 /** The same answer with its reason in the body, which has to be JSON. */
 export function withReason(error: HttpError): HttpError {
-  const { status, message, reason, body, retryAfterSeconds } = error;
+  const { reason, body } = error;
   // The bodies of `EdgeRefusal` are E2B's.
   if (typeof body === "string" || "sandboxId" in body) return error;
-  return new HttpError(status, message, { reason, body: { ...body, reason }, retryAfterSeconds });
+  return withBody(error, { ...body, reason });
 }

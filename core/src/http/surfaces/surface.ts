@@ -10,7 +10,7 @@ import { currentOwner, runAs } from "../../kernel/owner.js";
 import type { Logger } from "../../observe/logger.js";
 import type { Answered, Guard, Observer, UpgradeHandler } from "./surface-hooks.js";
 import { destroySoon } from "../messages/destroy-soon.js";
-import { HttpError, withReason } from "../messages/http-error.js";
+import { HttpError, withBody, withReason } from "../messages/http-error.js";
 import { bindResponse } from "../messages/message-stream.js";
 import { isPermit, permitByMethod, requireScope } from "./permit.js";
 import { overlaps } from "./route-overlap.js";
@@ -39,9 +39,12 @@ interface Owned<T> {
   readonly value: T;
 }
 
+/** Makes the body of an error for routes of another contract. */
+export type ErrorBody = (error: HttpError, request: SurfaceRequest) => Readonly<Record<string, unknown>>;
+
 export interface RouterOptions {
   /** `e2b` for routes of E2B's interface: the bodies of their errors have no `reason`, as E2B's have none. */
-  readonly errors?: "e2b";
+  readonly errors?: "e2b" | ErrorBody;
 }
 
 interface Served {
@@ -324,18 +327,20 @@ export class Surface {
     return refusal;
   }
 
-  /** Returns the answer to a request that failed, with the reason in its body where that is not E2B's. */
+  /** Returns the answer to a request that failed, with a body of its route's contract, or else with the reason in it. */
   answerTo(error: unknown, request: SurfaceRequest): HttpError {
     const answer = toHttpError(error, request.log);
-    return this.#givesReasons(request) ? withReason(answer) : answer;
-  }
-
-  /** True for the routes and upgrades whose bodies are not E2B's; false where there is no route. */
-  #givesReasons({ method, url: { pathname } }: SurfaceRequest): boolean {
-    return (
-      this.#upgrades.some(({ path }) => matches(path, pathname)) ||
-      this.#routers.some(({ value, errors }) => errors !== "e2b" && value.match(pathname, method).route)
+    const {
+      method,
+      url: { pathname },
+    } = request;
+    const router = this.#routers.find(
+      ({ value, errors }) => errors !== "e2b" && value.match(pathname, method).route,
     );
+    if (typeof router?.errors === "function") return withBody(answer, router.errors(answer, request));
+    // Where there is no route, the body has no reason, as E2B's.
+    const givesReason = router !== undefined || this.#upgrades.some(({ path }) => matches(path, pathname));
+    return givesReason ? withReason(answer) : answer;
   }
 
   #tell(request: SurfaceRequest, answered: Omit<Answered, "sandboxId">): void {

@@ -1,9 +1,9 @@
 import { type Router, SandboxError, targetOf } from "@coppice/core";
 import { z } from "zod";
 import type { OutputLogConfig } from "../commands-config.js";
-import type { Commands, LogPage, LoggedCommand } from "../contract/commands.js";
+import type { Commands, LoggedCommand } from "../contract/commands.js";
 import { describeExit } from "../contract/exit-report.js";
-import { unfinishedBytes } from "./unfinished-bytes.js";
+import { pageBytes } from "../contract/page-bytes.js";
 
 interface LogsRoutesOptions {
   readonly commands: Commands;
@@ -13,7 +13,6 @@ interface LogsRoutesOptions {
 const STREAM_NAMES = { stdout: "stdout", stderr: "stderr", pty: "terminal" } as const;
 // A page always has room for a whole character.
 const MIN_PAGE = 4;
-const MAX_CHARACTER = 4;
 
 const wholeNumber = z
   .string()
@@ -50,7 +49,7 @@ export function mountLogs(router: Router, { commands, config }: LogsRoutesOption
     const { command, truncatedBefore } = page;
     const wanted = stream === undefined ? undefined : STREAM_NAMES[stream];
     const isText = encoding === "utf-8";
-    const { bytes, nextCursor } = joinPieces(page, { wanted, isText });
+    const { bytes, nextCursor } = pageBytes(page, { wanted, isText });
     context.body = {
       command_id: command.id,
       pid: command.pid,
@@ -69,40 +68,6 @@ function readSelector(text: string): { readonly pid: number } | { readonly id: s
   if (/^\d{1,10}$/.test(text)) return { pid: Number(text) };
   if (/^[0-9a-f-]{36}$/.test(text)) return { id: text };
   throw new SandboxError("process_selector_invalid", "a command is named by its pid, a number, or by its id");
-}
-
-interface JoinOptions {
-  readonly wanted: LogPage["pieces"][number]["stream"] | undefined;
-  /** An incomplete character is left to the next page, unless nothing else can follow. */
-  readonly isText: boolean;
-}
-
-function joinPieces({ command, pieces, nextCursor }: LogPage, { wanted, isText }: JoinOptions) {
-  const bytes = Buffer.concat(pieces.flatMap(({ stream, data }) => (isWanted(stream, wanted) ? [data] : [])));
-  const isRunning = command.phase === "running";
-  const tail = lastOfOneStream(pieces, wanted);
-  const cut = isText && (isRunning || nextCursor < command.outputBytes) ? unfinishedBytes(tail) : 0;
-  // The rest of the character may be lost: the page of an ended command is complete in any case.
-  if (cut === bytes.length && !isRunning) return { bytes, nextCursor };
-  return { bytes: bytes.subarray(0, bytes.length - cut), nextCursor: nextCursor - cut };
-}
-
-/** The end of the page, in one stream: the cursor cannot skip another stream's output within a character. */
-function lastOfOneStream(pieces: LogPage["pieces"], wanted: JoinOptions["wanted"]): Uint8Array {
-  const last = pieces.at(-1);
-  if (last === undefined || !isWanted(last.stream, wanted)) return Buffer.alloc(0);
-  const run: Uint8Array[] = [];
-  let length = 0;
-  for (const { stream, data } of pieces.toReversed()) {
-    if (stream !== last.stream || length >= MAX_CHARACTER) break;
-    run.unshift(data.subarray(-MAX_CHARACTER));
-    length += data.length;
-  }
-  return Buffer.concat(run);
-}
-
-function isWanted(stream: string, wanted: string | undefined): boolean {
-  return wanted === undefined || stream === wanted;
 }
 
 function exitCode(end: LoggedCommand["end"]): number | null {

@@ -102,6 +102,16 @@ const delivery = async (owner: Client): Promise<Names> => {
   return { id, delivery: [first.id, first.id.replace(/^.{8}/, "00000000")] };
 };
 
+/** A sandbox and a command in it. */
+const command = async (owner: Client): Promise<Names> => {
+  const { id } = await owner.createSandbox();
+  const path = `/v1/sandboxes/${id}/commands`;
+  const started = await owner.ask("POST", path, '{"argv":["/bin/sleep","60"]}');
+  assert.equal(started.status, 201, started.text);
+  const { command_id: cid } = started.json() as { readonly command_id: string };
+  return { id: [id, MADE_UP], cid: [cid, cid.replace(/^.{8}/, "00000000")] };
+};
+
 /**
  * A sample request for every route that requires a key, addressed to a resource of another tenant. A route without an
  * entry fails the test: add one whose parameters name resources of the owner.
@@ -163,6 +173,11 @@ const SAMPLES: Readonly<Record<string, Sample>> = {
   "POST /events/webhooks/:id/deliveries/:delivery/repeat": { names: delivery },
   "POST /sandboxes/:id/exec": { names: sandbox, body: '{"cmd":"true"}' },
   "UPGRADE /sandboxes/:id/ws": { names: sandbox },
+  "POST /v1/sandboxes/:id/commands": { names: sandbox, body: '{"argv":["true"]}' },
+  "GET /v1/sandboxes/:id/commands": { names: sandbox },
+  "GET /v1/sandboxes/:id/commands/:cid": { names: command },
+  "DELETE /v1/sandboxes/:id/commands/:cid": { names: command },
+  "GET /v1/sandboxes/:id/commands/:cid/logs": { names: command },
 };
 
 /** Further requests for resources of another tenant. */
@@ -423,5 +438,5 @@ describe("what belongs to another tenant", () => {
 });
 
 function withoutRequestId(text: string): string {
-  return text.replace(/x-request-id: \S+/i, "");
+  return text.replace(/x-request-id: \S+|\\"request_id\\":\\"[^"]+"/i, "");
 }

@@ -10,6 +10,7 @@ import events from "@coppice/plugin-events";
 import files from "@coppice/plugin-files";
 import jailFreebsd from "@coppice/plugin-jail-freebsd";
 import jupyter from "@coppice/plugin-jupyter";
+import commandsV1 from "@coppice/plugin-commands-v1";
 import legacyShims from "@coppice/plugin-legacy-shims";
 import linuxNamespaces from "@coppice/plugin-linux-namespaces";
 import localProcess from "@coppice/plugin-local-process";
@@ -74,6 +75,7 @@ export async function startFullServer({
           jupyter,
           settingsOf("jupyter", { python, ...(TRANSPORT !== undefined && { transport: TRANSPORT }) }),
         ],
+        [commandsV1, settingsOf("commands-v1")],
         [legacyShims, settingsOf("legacy-shims")],
         [backend, settingsOf(backendName, { ...backendSettings })],
       ],

@@ -1,0 +1,102 @@
+import {
+  type Clock,
+  fulfilledWithin,
+  parseSandboxId,
+  permit,
+  readJsonBody,
+  type RequestCarrier,
+  type Router,
+  SandboxError,
+  type Sandboxes,
+  sandboxesOf,
+} from "@coppice/core";
+import type { Commands, LoggedCommand } from "@coppice/plugin-commands";
+import { z } from "zod";
+import type { CommandsV1Config } from "../commands-v1-config.js";
+import { knownSandboxId } from "../known-sandbox.js";
+import { commandBody } from "./command-body.js";
+import { parseIdempotencyKey, StartOnce } from "./start-once.js";
+
+export interface CommandRoutesOptions {
+  readonly sandboxes: Sandboxes;
+  readonly commands: Commands;
+  readonly clock: Clock;
+  readonly config: CommandsV1Config;
+}
+
+/** A process that waits in the kernel ends later than its kill. */
+const ENDED_WITHIN_MS = 1_000;
+
+const startBody = z.object({
+  argv: z.tuple([z.string().min(1)], z.string()),
+  env: z.record(z.string(), z.string()).nullish(),
+  cwd: z.string().nullish(),
+  // Every command is detached.
+  detach: z.boolean().nullish(),
+});
+
+/** Routes that start, list, describe and kill commands. */
+export function mountCommands(
+  router: Router,
+  { sandboxes, commands, clock, config }: CommandRoutesOptions,
+): void {
+  const path = `${config.basePath}/sandboxes/:id/commands`;
+  const once = new StartOnce(commands);
+  const find = async (
+    carrier: RequestCarrier,
+    { id, cid = "" }: Readonly<Record<string, string | undefined>>,
+  ): Promise<LoggedCommand> => {
+    const sandboxId = await knownSandboxId(carrier, { sandboxes, id });
+    return commands.log(sandboxId).find({ id: cid });
+  };
+
+  router.post(path, permit("exec"), async (ctx) => {
+    const sandbox = sandboxesOf(ctx, sandboxes).get(parseSandboxId(ctx.params["id"]));
+    const { argv, env, cwd } = await readJsonBody(ctx.req, startBody, { limitBytes: config.maxBody });
+    const [program, ...args] = argv;
+    const request = {
+      path: program,
+      args,
+      environment: env ?? undefined,
+      cwd: cwd ?? undefined,
+      input: "none",
+    } as const;
+    const key = parseIdempotencyKey(ctx.req.headers["idempotency-key"]);
+    const release = await sandboxes.use(sandbox);
+    try {
+      const started =
+        key === undefined ? await commands.start(sandbox, request) : await once.start(sandbox, key, request);
+      ctx.status = 201;
+      ctx.body = {
+        command_id: started.id,
+        phase: "running",
+        started_at: new Date(started.startedAtMs).toISOString(),
+      };
+    } finally {
+      release();
+    }
+  });
+
+  router.get(path, async (ctx) => {
+    const sandboxId = await knownSandboxId(ctx, { sandboxes, id: ctx.params["id"] });
+    ctx.body = await Array.fromAsync(commands.log(sandboxId).list(), commandBody);
+  });
+
+  router.get(`${path}/:cid`, async (ctx) => {
+    ctx.body = commandBody(await find(ctx, ctx.params));
+  });
+
+  router.delete(`${path}/:cid`, permit("exec"), async (ctx) => {
+    const { id, sandboxId } = await find(ctx, ctx.params);
+    const sandbox = sandboxesOf(ctx, sandboxes).find(sandboxId);
+    const running = sandbox && commands.list(sandbox).find((command) => command.id === id);
+    await running?.kill("SIGKILL", "group").catch(ignoreMissing);
+    if (running) await fulfilledWithin(running.ended, { clock, timeoutMs: ENDED_WITHIN_MS });
+    ctx.status = 204;
+  });
+}
+
+/** It may end by itself meanwhile. */
+function ignoreMissing(error: unknown): void {
+  if (!(error instanceof SandboxError) || error.code !== "not_found") throw error;
+}

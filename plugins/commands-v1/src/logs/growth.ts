@@ -1,0 +1,48 @@
+import type { StartedCommand } from "@coppice/plugin-commands";
+
+interface Watched {
+  followers: number;
+  readonly end: AbortController;
+  grown: PromiseWithResolvers<void>;
+}
+
+/**
+ * Wakes the followers of commands when there is more output. A command has one subscription for all its followers, which
+ * reads on at once: a slow follower holds neither the command nor another follower.
+ */
+export class Growth {
+  readonly #watched = new Map<string, Watched>();
+
+  /** Watches a command until the disposal. */
+  watch(command: StartedCommand): Disposable & { readonly grown: () => Promise<void> } {
+    const { id } = command;
+    const watched = this.#watched.get(id) ?? this.#begin(command);
+    watched.followers += 1;
+    return {
+      /** Take it before the log is read: it resolves for output that is recorded afterwards, and at the end. */
+      grown: () => watched.grown.promise,
+      [Symbol.dispose]: () => {
+        watched.followers -= 1;
+        if (watched.followers > 0) return;
+        watched.end.abort();
+        if (this.#watched.get(id) === watched) this.#watched.delete(id);
+      },
+    };
+  }
+
+  #begin(command: StartedCommand): Watched {
+    const watched: Watched = { followers: 0, end: new AbortController(), grown: Promise.withResolvers() };
+    this.#watched.set(command.id, watched);
+    void this.#read(command, watched);
+    return watched;
+  }
+
+  async #read(command: StartedCommand, watched: Watched): Promise<void> {
+    for await (const _ of command.subscribe(watched.end.signal)) {
+      const { resolve } = watched.grown;
+      watched.grown = Promise.withResolvers();
+      resolve();
+    }
+    watched.grown.resolve();
+  }
+}

@@ -1,0 +1,81 @@
+import { Readable } from "node:stream";
+import { parseInput, requestOf, type Router, type Sandboxes, sandboxesOf } from "@coppice/core";
+import type { Commands } from "@coppice/plugin-commands";
+import { z } from "zod";
+import { exitCodeOf } from "../commands/command-body.js";
+import type { CommandsV1Config } from "../commands-v1-config.js";
+import { knownSandboxId } from "../known-sandbox.js";
+import { followLog, pageBody } from "./follow.js";
+import { Growth } from "./growth.js";
+
+export interface LogRoutesOptions {
+  readonly sandboxes: Sandboxes;
+  readonly commands: Commands;
+  readonly config: CommandsV1Config;
+}
+
+/** A page always has room for a whole character. */
+const MIN_PAGE_BYTES = 4;
+
+const wholeNumber = z
+  .string()
+  .regex(/^\d{1,15}$/, "expected a number of bytes")
+  .transform(Number);
+const flag = z.enum(["true", "false"]).default("false");
+
+/** Route of a command's log: page by page, or followed as server-sent events. */
+export function mountLogs(router: Router, { sandboxes, commands, config }: LogRoutesOptions): void {
+  const growth = new Growth();
+  const { basePath, defaultPage, heartbeat, maxPage } = config;
+  const logQuery = z.object({
+    cursor: wholeNumber.default(0),
+    limit: wholeNumber
+      .refine((bytes) => bytes >= MIN_PAGE_BYTES && bytes <= maxPage, {
+        error: `expected ${MIN_PAGE_BYTES} to ${maxPage} bytes`,
+      })
+      .default(defaultPage),
+    encoding: z.enum(["utf-8", "base64"]).default("utf-8"),
+    // Clients send `stream=false` with a cursor, and `follow=true` for events.
+    stream: flag,
+    follow: flag,
+  });
+
+  router.get(`${basePath}/sandboxes/:id/commands/:cid/logs`, async (ctx) => {
+    const { signal, url } = requestOf(ctx);
+    const { cursor, limit, encoding, follow, stream } = parseInput(
+      logQuery,
+      Object.fromEntries(url.searchParams),
+    );
+    const isText = encoding === "utf-8";
+    const sandboxId = await knownSandboxId(ctx, { sandboxes, id: ctx.params["id"] });
+    const logs = commands.log(sandboxId);
+    const id = ctx.params["cid"] ?? "";
+    if (follow === "false" && stream === "false") {
+      const page = await logs.page(id, { cursor, limitBytes: limit });
+      ctx.body = {
+        ...pageBody(page, isText),
+        phase: page.command.phase,
+        exit_code: exitCodeOf(page.command),
+      };
+      return;
+    }
+    // Refused now: an answer that has begun has its status.
+    await logs.find({ id });
+    const last = wholeNumber.optional().safeParse(ctx.req.headers["last-event-id"]);
+    const sandbox = sandboxesOf(ctx, sandboxes).find(sandboxId);
+    const events = followLog({
+      logs,
+      id,
+      cursor: last.data ?? cursor,
+      limitBytes: limit,
+      isText,
+      running: sandbox && commands.list(sandbox).find((command) => command.id === id),
+      growth,
+      heartbeatMs: heartbeat,
+      signal,
+    });
+    ctx.type = "text/event-stream";
+    ctx.set("cache-control", "no-store");
+    ctx.body = Readable.from(events);
+  });
+}
