@@ -5,7 +5,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, before, describe, it } from "node:test";
 import { setTimeout as delay } from "node:timers/promises";
-import { ENVD_PORT, type LiveSandbox } from "@coppice/core";
+import { definePlugin, ENVD_PORT, type LiveSandbox, type Scope } from "@coppice/core";
 import { startTestServer, type TestServer } from "@coppice/core/testing";
 import commands from "@coppice/plugin-commands";
 import localProcess from "@coppice/plugin-local-process";
@@ -34,7 +34,7 @@ describe("/v1 commands", { timeout: 120_000 }, () => {
       dataDir,
       plugins: [
         [commands, {}],
-        [commandsV1, { heartbeat: "100ms" }],
+        [commandsV1, { heartbeat: "100ms", maxListed: 50 }],
         [localProcess, {}],
       ],
     });
@@ -180,6 +180,13 @@ describe("/v1 commands", { timeout: 120_000 }, () => {
     const other = await post({ argv: ["/bin/true"] }, key);
     assert.deepEqual([other.status, ((await other.json()) as Answer).code], [409, "idempotency_key_reused"]);
     assert.equal((await post(body, { "idempotency-key": "a b" })).status, 400);
+    const one = { "idempotency-key": randomBytes(8).toString("hex") };
+    const statuses = await Promise.all(
+      ["echo 1", "echo 2"].map(
+        async (script) => (await post({ argv: ["/bin/sh", "-c", script] }, one)).status,
+      ),
+    );
+    assert.deepEqual(new Set(statuses), new Set([201, 409]));
   });
 
   it("refuse bad input with the contract's body, and start nothing", async () => {
@@ -267,6 +274,50 @@ describe("/v1 commands", { timeout: 120_000 }, () => {
       sandbox = await server.sandboxes.create({ template: "base", timeoutMs: 120_000, secure: false });
     }
   });
+});
+
+it("/v1 commands need the scopes of the contract", async () => {
+  const guard = definePlugin({
+    name: "scopes",
+    setup(plugin) {
+      plugin.guard("api", ({ headers }) => ({
+        tenant: "default",
+        name: "key",
+        scopes: new Set(String(headers["x-scope"]).split(",") as Scope[]),
+      }));
+    },
+  });
+  await using server = await startTestServer({
+    plugins: [
+      [commands, {}],
+      [commandsV1, { basePath: "/api/v1" }],
+      [localProcess, {}],
+      [guard, {}],
+    ],
+  });
+  const { record } = await server.sandboxes.create({ template: "base", timeoutMs: 60_000, secure: false });
+  const ask = async (method: string, path: string, scope: string) => {
+    const response = await fetch(`${server.url}/api/v1/sandboxes/${record.id}/commands${path}`, {
+      method,
+      headers: { "x-scope": scope },
+      ...(method === "POST" && { body: '{"argv":["true"]}' }),
+    });
+    return { status: response.status, answer: (await response.json().catch(() => ({}))) as Answer };
+  };
+  const { answer } = await ask("POST", "", "exec");
+  const one = `/${answer.command_id}`;
+  for (const [method, path, scope, status] of [
+    ["POST", "", "exec", 201],
+    ["GET", "", "read", 200],
+    ["GET", one, "read", 200],
+    ["GET", `${one}/logs`, "read", 200],
+    ["DELETE", one, "exec", 204],
+  ] as const) {
+    assert.equal((await ask(method, path, scope)).status, status, `${method} ${path}`);
+    const others = ["read", "write", "exec", "attach"].filter((other) => other !== scope);
+    const refused = await ask(method, path, others.join(","));
+    assert.deepEqual([refused.status, refused.answer.code], [403, "forbidden"], `${method} ${path}`);
+  }
 });
 
 interface Event {

@@ -79,7 +79,11 @@ export function mountCommands(
 
   router.get(path, async (ctx) => {
     const sandboxId = await knownSandboxId(ctx, { sandboxes, id: ctx.params["id"] });
-    ctx.body = await Array.fromAsync(commands.log(sandboxId).list(), commandBody);
+    const listed = [];
+    for await (const command of commands.log(sandboxId).list()) {
+      if (listed.push(commandBody(command)) >= config.maxListed) break;
+    }
+    ctx.body = listed;
   });
 
   router.get(`${path}/:cid`, async (ctx) => {

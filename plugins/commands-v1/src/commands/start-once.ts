@@ -30,10 +30,9 @@ export class StartOnce {
   async start(sandbox: LiveSandbox, key: string, request: StartCommand): Promise<Started> {
     const name = JSON.stringify([sandbox.record.id, key]);
     const digest = createHash("sha256").update(JSON.stringify(request)).digest("hex");
-    const before = this.#starting.get(name);
-    if (before !== undefined) await before.catch(() => undefined);
-    const known = this.#starting.get(name);
-    if (known !== undefined) return known;
+    for (let other = this.#starting.get(name); other !== undefined; other = this.#starting.get(name)) {
+      await other.catch(() => undefined);
+    }
     const starting = this.#findOrStart(sandbox, { ...request, tag: `${key} ${digest}` }, key);
     this.#starting.set(name, starting);
     try {

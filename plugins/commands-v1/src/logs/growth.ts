@@ -38,11 +38,14 @@ export class Growth {
   }
 
   async #read(command: StartedCommand, watched: Watched): Promise<void> {
-    for await (const _ of command.subscribe(watched.end.signal)) {
-      const { resolve } = watched.grown;
-      watched.grown = Promise.withResolvers();
-      resolve();
-    }
-    watched.grown.resolve();
+    for await (const _ of command.subscribe(watched.end.signal)) wake(watched);
+    // By now the log has the end.
+    wake(watched);
   }
+}
+
+function wake(watched: Watched): void {
+  const { resolve } = watched.grown;
+  watched.grown = Promise.withResolvers();
+  resolve();
 }

@@ -76,6 +76,7 @@ export function mountLogs(router: Router, { sandboxes, commands, config }: LogRo
     });
     ctx.type = "text/event-stream";
     ctx.set("cache-control", "no-store");
-    ctx.body = Readable.from(events);
+    // One event at a time: a page may be large, and each client has its own.
+    ctx.body = Readable.from(events, { highWaterMark: 1 });
   });
 }
