@@ -59,6 +59,8 @@ export * from "./backend.js";
 export { basicUser } from "./http/clients/basic-user.js";
 export { toHttpError } from "./http/messages/wire-errors.js";
 export { HttpError, type HttpErrorOptions, withReason } from "./http/messages/http-error.js";
+export { parseIdempotencyKey } from "./http/messages/idempotency-key.js";
+export { queryNumber } from "./http/messages/query-number.js";
 export { parseInput } from "./http/messages/parse-input.js";
 export { readBody, readJsonBody, type JsonBodyOptions } from "./http/messages/json-body.js";
 export {

@@ -1,12 +1,9 @@
-import { parseInput } from "@coppice/core";
+import { parseInput, queryNumber } from "@coppice/core";
 import { z } from "zod";
 
 const MAX_PAGE = 100;
 
-const wholeNumber = z
-  .string()
-  .regex(/^\d{1,9}$/, "expected a number")
-  .transform(Number);
+const wholeNumber = queryNumber("a number", 9);
 
 const page = z.object({
   limit: wholeNumber.pipe(z.number().min(1).max(MAX_PAGE)).default(10),

@@ -1,12 +1,9 @@
-import { parseInput, permit, type Router, requestOf, tenantOf } from "@coppice/core";
+import { parseInput, permit, queryNumber, type Router, requestOf, tenantOf } from "@coppice/core";
 import { z } from "zod";
 import type { AuditEvent, AuditLog } from "./audit-log.js";
 
 const MAX_PAGE = 500;
-const wholeNumber = z
-  .string()
-  .regex(/^\d{1,9}$/, "expected a number")
-  .transform(Number);
+const wholeNumber = queryNumber("a number", 9);
 
 const query = z.object({
   limit: wholeNumber.pipe(z.number().min(1).max(MAX_PAGE)).default(100),

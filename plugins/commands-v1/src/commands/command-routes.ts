@@ -1,6 +1,7 @@
 import {
   type Clock,
   fulfilledWithin,
+  parseIdempotencyKey,
   parseSandboxId,
   permit,
   readJsonBody,
@@ -15,7 +16,7 @@ import { z } from "zod";
 import type { CommandsV1Config } from "../commands-v1-config.js";
 import { knownSandboxId } from "../known-sandbox.js";
 import { commandBody } from "./command-body.js";
-import { parseIdempotencyKey, StartOnce } from "./start-once.js";
+import { StartOnce } from "./start-once.js";
 
 export interface CommandRoutesOptions {
   readonly sandboxes: Sandboxes;

@@ -5,15 +5,6 @@ import type { Commands, StartCommand, StartedCommand } from "@coppice/plugin-com
 /** The answer to a start: the same for a repeated one. */
 export type Started = Pick<StartedCommand, "id" | "startedAtMs">;
 
-const KEY = /^[\x21-\x7e]{1,255}$/;
-
-/** The value of the header `Idempotency-Key`. @throws SandboxError invalid_argument for an invalid one. */
-export function parseIdempotencyKey(value: string | readonly string[] | undefined): string | undefined {
-  if (value === undefined) return undefined;
-  if (typeof value === "string" && KEY.test(value)) return value;
-  throw new SandboxError("request_invalid", "Idempotency-Key: expected 1 to 255 printable characters");
-}
-
 /**
  * Starts one command for all requests with the same key, also for concurrent ones and after a restart of the server:
  * the key is in the command's tag, which the log keeps.

@@ -1,5 +1,5 @@
 import { Readable } from "node:stream";
-import { parseInput, requestOf, type Router, type Sandboxes, sandboxesOf } from "@coppice/core";
+import { parseInput, queryNumber, requestOf, type Router, type Sandboxes, sandboxesOf } from "@coppice/core";
 import type { Commands } from "@coppice/plugin-commands";
 import { z } from "zod";
 import { exitCodeOf } from "../commands/command-body.js";
@@ -17,10 +17,7 @@ export interface LogRoutesOptions {
 /** A page always has room for a whole character. */
 const MIN_PAGE_BYTES = 4;
 
-const wholeNumber = z
-  .string()
-  .regex(/^\d{1,15}$/, "expected a number of bytes")
-  .transform(Number);
+const wholeNumber = queryNumber("a number of bytes");
 const flag = z.enum(["true", "false"]).default("false");
 
 /** Route of a command's log: page by page, or followed as server-sent events. */

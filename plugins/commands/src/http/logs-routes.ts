@@ -1,4 +1,4 @@
-import { type Router, SandboxError, targetOf } from "@coppice/core";
+import { queryNumber, type Router, SandboxError, targetOf } from "@coppice/core";
 import { z } from "zod";
 import type { OutputLogConfig } from "../commands-config.js";
 import type { Commands, LoggedCommand } from "../contract/commands.js";
@@ -14,17 +14,14 @@ const STREAM_NAMES = { stdout: "stdout", stderr: "stderr", pty: "terminal" } as 
 // A page always has room for a whole character.
 const MIN_PAGE = 4;
 
-const wholeNumber = z
-  .string()
-  .regex(/^\d{1,15}$/, "expected a number of bytes")
-  .transform(Number);
+const byteCount = queryNumber("a number of bytes");
 
 /** Serves the log of commands page by page, also of ended ones. */
 export function mountLogs(router: Router, { commands, config }: LogsRoutesOptions): void {
   const logsQuery = z.object({
     /** Byte offset in the command's output, all streams together: `next_cursor` of the page before. */
-    cursor: wholeNumber.default(0),
-    limit: wholeNumber
+    cursor: byteCount.default(0),
+    limit: byteCount
       .refine((bytes) => bytes >= MIN_PAGE && bytes <= config.maxPage, {
         error: `expected ${MIN_PAGE} to ${config.maxPage} bytes`,
       })

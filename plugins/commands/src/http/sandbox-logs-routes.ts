@@ -1,6 +1,7 @@
 import {
   parseInput,
   parseSandboxId,
+  queryNumber,
   type Router,
   type RequestCarrier,
   requestOf,
@@ -26,14 +27,8 @@ const LEVELS = ["debug", "info", "warn", "error"] as const;
 const MAX_ENTRIES = 1000;
 const MAX_SEARCH = 256;
 
-const milliseconds = z
-  .string()
-  .regex(/^\d{1,15}$/, "expected unix milliseconds")
-  .transform(Number);
-const limit = z
-  .string()
-  .regex(/^\d{1,9}$/, "expected a number of entries")
-  .transform(Number)
+const milliseconds = queryNumber("unix milliseconds");
+const limit = queryNumber("a number of entries", 9)
   .refine((count) => count <= MAX_ENTRIES, { error: `expected at most ${MAX_ENTRIES}` })
   .default(MAX_ENTRIES);
 

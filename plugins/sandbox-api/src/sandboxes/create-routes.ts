@@ -4,6 +4,7 @@ import {
   type CreateSandbox,
   type LiveSandbox,
   noteSandbox,
+  parseIdempotencyKey,
   parseSandboxId,
   readJsonBody,
   type RequestCarrier,
@@ -19,7 +20,7 @@ import type { SandboxApiConfig } from "../sandbox-api-config.js";
 import { isSecureUnlessSaid } from "../bodies/secure-by-default.js";
 import { createSandbox, endUnlessClaimed } from "./create.js";
 import { forkBody, forkedBody, forkSandbox } from "./fork.js";
-import { IdempotentCreations, parseIdempotencyKey } from "./idempotent-creations.js";
+import { IdempotentCreations } from "./idempotent-creations.js";
 
 export interface CreateRoutesOptions {
   readonly config: SandboxApiConfig;

@@ -1,16 +1,10 @@
-import { parseInput, SandboxError } from "@coppice/core";
+import { parseInput, queryNumber, SandboxError } from "@coppice/core";
 import { z } from "zod";
 
 const MAX_ID = 2 ** 32 - 2;
 const MAX_MODE = 0o7777;
 
-const decimal = (most: number) =>
-  z
-    .string()
-    .regex(/^\d{1,10}$/, "expected a number")
-    .transform(Number)
-    .pipe(z.int().max(most))
-    .optional();
+const decimal = (most: number) => queryNumber("a number", 10).pipe(z.int().max(most)).optional();
 
 const query = z.object({
   path: z.string().min(1),
