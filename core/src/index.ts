@@ -36,6 +36,12 @@ export { isLocalClient, isSameOrigin } from "./http/clients/local-client.js";
 export { permit, requireScope } from "./http/surfaces/permit.js";
 export { SCOPES, type Principal, type Scope } from "./http/surfaces/principal.js";
 export { type MessageStream, messageStreamOf } from "./http/messages/message-stream.js";
+export {
+  ClientCreations,
+  type ClientCreation,
+  type CreationContext,
+} from "./http/creations/client-creations.js";
+export { endUnlessClaimed, type Waiting } from "./http/creations/claimed.js";
 export { sandboxesOf, tenantOf } from "./http/surfaces/tenant-of.js";
 export type { ErrorBody, RouterOptions, ServedRoute } from "./http/surfaces/surface.js";
 export { Admissions, type AdmissionCheck } from "./sandbox/model/admissions.js";

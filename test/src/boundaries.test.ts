@@ -115,7 +115,7 @@ describe("the linter's import boundaries", () => {
 const ROOMS: Readonly<Record<string, readonly string[]>> = {
   "agent/src": ["wire", "files"],
   "core/src": ["kernel", "sqlite", "observe", "config", "sandbox", "http", "plugin", "boot", "cli"],
-  "core/src/http": ["messages", "clients", "surfaces", "targeting", "proxy"],
+  "core/src/http": ["messages", "clients", "surfaces", "creations", "targeting", "proxy"],
   "core/src/sandbox": [
     "contract",
     "model",

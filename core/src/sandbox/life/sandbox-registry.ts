@@ -191,9 +191,13 @@ export class SandboxRegistry implements Sandboxes {
     await this.#pauses.pause(this.#getUnlessKilled(id), "request", keepsMemory);
   }
 
-  async resume(id: SandboxId, timeoutMs: number, { keepsMemory }: PauseOptions = {}): Promise<boolean> {
+  async resume(
+    id: SandboxId,
+    timeoutMs: number | undefined,
+    { keepsMemory }: PauseOptions = {},
+  ): Promise<boolean> {
     const held = this.#getUnlessKilled(id);
-    this.#checkNewTimeout(timeoutMs);
+    if (timeoutMs !== undefined) this.#checkNewTimeout(timeoutMs);
     return this.#pauses.resume(held, { timeoutMs, trigger: "request", keepsMemory });
   }
 

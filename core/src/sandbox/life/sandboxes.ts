@@ -106,12 +106,12 @@ export interface Sandboxes {
    */
   pause(id: SandboxId, options?: PauseOptions): Promise<void>;
   /**
-   * Resumes a paused sandbox, with an end `timeoutMs` from now. Waits for a pause that is under way; concurrent calls
+   * Resumes a paused sandbox, with an end `timeoutMs` from now, or none when that is undefined. Waits for a pause that is under way; concurrent calls
    * wait for the same resumption. @returns false when it ran already: nothing has changed.
    * @throws SandboxError not_found, invalid_argument (time-out), aborted (being created or killed), unavailable when it
    * failed: the sandbox stays paused.
    */
-  resume(id: SandboxId, timeoutMs: number, options?: PauseOptions): Promise<boolean>;
+  resume(id: SandboxId, timeoutMs: number | undefined, options?: PauseOptions): Promise<boolean>;
   /**
    * Notes a request to a sandbox, which resumes a paused one with `autoResume`. @returns the function to call when the
    * request is done.

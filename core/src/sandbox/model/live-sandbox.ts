@@ -75,6 +75,10 @@ export interface LiveSandbox {
   readonly isReachable: boolean;
   /** True while its processes are frozen, or may be: paused, or being paused, resumed or snapshotted. */
   readonly isFrozen: boolean;
+  /** Requests to it that are being served. */
+  readonly requests: number;
+  /** Time of the last request's start or end, in milliseconds since the Unix epoch; its start when there was none. */
+  readonly lastUsedAtMs: number;
   /** Resource usage, also while it is paused. @throws SandboxError unavailable before it ran and after its end. */
   stats(): Promise<Stats>;
   /** Processes from before this server adopted it, as `adoption` of its backend lists them, also while it is paused. */

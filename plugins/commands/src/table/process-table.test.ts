@@ -104,6 +104,8 @@ function scene(settings: Record<string, unknown> = {}) {
     runtime,
     isReachable: true,
     isFrozen: false,
+    requests: 0,
+    lastUsedAtMs: 0,
     stats: () => runtime.stats(),
     adopted: async () => [],
     ended: end.signal,

@@ -1,26 +1,20 @@
-import type { IncomingMessage, ServerResponse } from "node:http";
 import {
+  ClientCreations,
   type Clock,
-  type CreateSandbox,
-  type LiveSandbox,
-  noteSandbox,
-  parseIdempotencyKey,
+  endUnlessClaimed,
   parseSandboxId,
   readJsonBody,
   type RequestCarrier,
   requestOf,
   type Router,
   type Sandboxes,
-  tenantOf,
   type TenantSnapshots,
 } from "@coppice/core";
 import { createBody, toCreateSandbox } from "../bodies/create-body.js";
 import { sandboxBody } from "../bodies/sandbox-body.js";
 import type { SandboxApiConfig } from "../sandbox-api-config.js";
 import { isSecureUnlessSaid } from "../bodies/secure-by-default.js";
-import { createSandbox, endUnlessClaimed } from "./create.js";
 import { forkBody, forkedBody, forkSandbox } from "./fork.js";
-import { IdempotentCreations } from "./idempotent-creations.js";
 
 export interface CreateRoutesOptions {
   readonly config: SandboxApiConfig;
@@ -29,12 +23,6 @@ export interface CreateRoutesOptions {
   readonly sandboxes: (carrier: RequestCarrier) => Sandboxes;
   readonly snapshots: (carrier: RequestCarrier) => TenantSnapshots;
 }
-
-/** The parts of koa's context that a creation uses. */
-type CreationContext = Extract<RequestCarrier, { readonly state: unknown }> & {
-  readonly req: IncomingMessage;
-  readonly res: ServerResponse;
-};
 
 /** Routes that make sandboxes: from a template, or as forks of another one. */
 export function mountCreation(
@@ -50,22 +38,13 @@ export function mountCreation(
     networkRuleLimit: config.maxNetworkRules,
     volumeMountLimit: config.maxVolumeMounts,
   });
-  const creations = new IdempotentCreations({ clock, keptMs: idempotencyKept, most: maxIdempotencyKeys });
-  const createFor = async (ctx: CreationContext, wanted: CreateSandbox): Promise<LiveSandbox> => {
-    const key = parseIdempotencyKey(ctx.req.headers["idempotency-key"]);
-    const sandbox =
-      key === undefined
-        ? await createSandbox(sandboxes(ctx), wanted, { request: requestOf(ctx), response: ctx.res })
-        : await creations.create(sandboxes(ctx), { tenant: tenantOf(ctx), key, wanted });
-    noteSandbox(ctx, sandbox.record.id);
-    return sandbox;
-  };
+  const creations = new ClientCreations({ clock, keptMs: idempotencyKept, most: maxIdempotencyKeys });
 
   router.post("/sandboxes", async (ctx) => {
     const body = await readJsonBody(ctx.req, createSchema, bodyOptions);
     const secureUnlessSaid = isSecureUnlessSaid(ctx.req.headers, config.secureByDefault);
     const wanted = toCreateSandbox(body, { timeoutMs: legacyDefaultTimeout, secureUnlessSaid });
-    const sandbox = await createFor(ctx, wanted);
+    const sandbox = await creations.create(ctx, { own: sandboxes(ctx), wanted });
     ctx.status = 201;
     ctx.body = sandboxBody(sandbox, domain());
   });
@@ -73,7 +52,7 @@ export function mountCreation(
   router.post("/v2/sandboxes", async (ctx) => {
     const body = await readJsonBody(ctx.req, createSchema, bodyOptions);
     const wanted = toCreateSandbox(body, { timeoutMs: sandboxes(ctx).defaultTimeoutMs, secure: true });
-    const sandbox = await createFor(ctx, wanted);
+    const sandbox = await creations.create(ctx, { own: sandboxes(ctx), wanted });
     ctx.status = 201;
     ctx.body = sandboxBody(sandbox, domain());
   });

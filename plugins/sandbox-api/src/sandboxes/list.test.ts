@@ -33,6 +33,8 @@ function sandbox(record: Partial<SandboxRecord> & Pick<SandboxRecord, "id">): Li
     ended: new AbortController().signal,
     isReachable: true,
     isFrozen: false,
+    requests: 0,
+    lastUsedAtMs: 0,
     get runtime(): never {
       throw new Error("a list does not touch the backend");
     },

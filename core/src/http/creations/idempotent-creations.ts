@@ -1,11 +1,8 @@
 import { createHash } from "node:crypto";
-import {
-  type Clock,
-  type CreateSandbox,
-  type LiveSandbox,
-  type Sandboxes,
-  SandboxError,
-} from "@coppice/core";
+import type { Clock } from "../../kernel/clock.js";
+import { SandboxError } from "../../kernel/errors.js";
+import type { CreateSandbox, Sandboxes } from "../../sandbox/life/sandboxes.js";
+import type { LiveSandbox } from "../../sandbox/model/live-sandbox.js";
 
 export interface IdempotentCreationsOptions {
   readonly clock: Clock;
@@ -20,7 +17,12 @@ export interface KeyedCreation {
   readonly tenant: string;
   readonly key: string;
   readonly wanted: CreateSandbox;
+  /** The request of the client, which a repetition has to equal. */
+  readonly asked: unknown;
 }
+
+/** The sandboxes of a tenant, as a creation uses them. */
+type OwnSandboxes = Pick<Sandboxes, "create" | "find" | "list">;
 
 interface Creation {
   readonly fingerprint: string;
@@ -43,9 +45,9 @@ export class IdempotentCreations {
    * @throws SandboxError already_exists when the key was used for another request, or its sandbox has ended; the errors
    * of `Sandboxes.create`, after which the key is free again.
    */
-  async create(own: Sandboxes, { tenant, key, wanted }: KeyedCreation): Promise<LiveSandbox> {
+  async create(own: OwnSandboxes, { tenant, key, wanted, asked }: KeyedCreation): Promise<LiveSandbox> {
     const name = JSON.stringify([tenant, key]);
-    const fingerprint = fingerprintOf(wanted);
+    const fingerprint = fingerprintOf(asked);
     const known = this.#find(name) ?? this.#outlived(own, key);
     if (known !== undefined) {
       if (known.fingerprint !== fingerprint) {
@@ -79,7 +81,7 @@ export class IdempotentCreations {
   }
 
   /** A sandbox of that key from an earlier server. */
-  #outlived(own: Sandboxes, key: string): Creation | undefined {
+  #outlived(own: OwnSandboxes, key: string): Creation | undefined {
     const { clock, keptMs } = this.#options;
     for (const sandbox of own.list()) {
       const { idempotency, startedAtMs } = sandbox.record;
@@ -102,10 +104,10 @@ export class IdempotentCreations {
 }
 
 /** Equal for equal requests, with their parts in any order. A digest, so that it reveals no variables. */
-function fingerprintOf(wanted: CreateSandbox): string {
+function fingerprintOf(asked: unknown): string {
   const sorted = (_key: string, value: unknown): unknown =>
     value !== null && typeof value === "object" && !Array.isArray(value)
       ? Object.fromEntries(Object.entries(value).toSorted(([a], [b]) => (a < b ? -1 : 1)))
       : value;
-  return createHash("sha256").update(JSON.stringify(wanted, sorted)).digest("hex");
+  return createHash("sha256").update(JSON.stringify(asked, sorted)).digest("hex");
 }

@@ -1,12 +1,8 @@
 import type { ServerResponse } from "node:http";
-import {
-  type CreateSandbox,
-  type LiveSandbox,
-  messageOf,
-  type Sandboxes,
-  SandboxError,
-  type SurfaceRequest,
-} from "@coppice/core";
+import { messageOf, SandboxError } from "../../kernel/errors.js";
+import type { CreateSandbox, Sandboxes } from "../../sandbox/life/sandboxes.js";
+import type { LiveSandbox } from "../../sandbox/model/live-sandbox.js";
+import type { SurfaceRequest } from "../surfaces/surface-request.js";
 
 export interface Waiting {
   readonly request: Pick<SurfaceRequest, "signal" | "log">;
@@ -18,7 +14,7 @@ export interface Waiting {
  * @throws the errors of `Sandboxes.create`; canceled when the client has left.
  */
 export async function createSandbox(
-  sandboxes: Sandboxes,
+  sandboxes: Pick<Sandboxes, "create" | "kill">,
   wanted: CreateSandbox,
   waiting: Waiting,
 ): Promise<LiveSandbox> {
@@ -29,7 +25,7 @@ export async function createSandbox(
 
 /** Ends sandboxes whose client has left. @throws SandboxError canceled in that case. */
 export function endUnlessClaimed(
-  sandboxes: Sandboxes,
+  sandboxes: Pick<Sandboxes, "kill">,
   made: readonly LiveSandbox[],
   { request, response }: Waiting,
 ): void {

@@ -2,9 +2,10 @@ import assert from "node:assert/strict";
 import { IncomingMessage, ServerResponse } from "node:http";
 import { Socket } from "node:net";
 import { describe, it } from "node:test";
-import type { Logger } from "@coppice/core";
-import { memoryBackend, startTestServer } from "@coppice/core/testing";
-import { createSandbox } from "./create.js";
+import type { Logger } from "../../observe/logger.js";
+import { memoryBackend } from "../../testing/memory-backend.js";
+import { startTestServer } from "../../testing/start-test-server.js";
+import { createSandbox } from "./claimed.js";
 
 const WANTED = { template: "base", timeoutMs: 60_000, secure: true };
 
