@@ -130,6 +130,7 @@ export const REASONS = {
   ...of("already_exists", {
     backend_exists: "Two backends have one name. | Rename one.",
     sandbox_exists: "The id of a sandbox is taken. | Leave the id to the server.",
+    sandbox_name_taken: "A sandbox of yours has the name. | Choose another name.",
     snapshot_name_taken: "A template has the name of a snapshot. | Choose another name.",
     volume_exists: "A volume has this name. | Choose another name.",
     dataset_exists: "A ZFS dataset has this name. | Read the log.",
@@ -252,6 +253,7 @@ export const REASONS = {
     sandbox_lost: "The sandbox ended on its own. | Raise its limits; read the message.",
     sandbox_stopped: "The sandbox is stopped. | Resume it.",
     sandbox_not_running: "The sandbox is not running yet, or no more. | Try again, or create another.",
+    sandbox_setup_failed: "A new sandbox could not be prepared. | Read the message.",
     sandbox_not_ready: "The readiness probe did not succeed in time. | Correct template or probe.",
     sandbox_not_enterable: "The sandbox could not be entered. | Read the log.",
     destruction_pending: "Something could not be removed yet; the server keeps trying. | Read the log.",

@@ -7,6 +7,22 @@ export const commandsV1Config = z.strictObject({
     .regex(/^(\/[a-z0-9-]+)+$/, "expected a path such as /v1")
     .default("/v1")
     .describe("Path below which the routes are served."),
+  workdir: z
+    .string()
+    .regex(/^(\/[^/\0]+)+$/, "expected an absolute path")
+    .default("/workspace")
+    .describe("Directory made in each sandbox, in which its commands start."),
+  autoStop: duration("30m").describe("Idle time after which a sandbox stops whose creator names none."),
+  autoDelete: duration("7d").describe("Age at which a sandbox is deleted whose creator names none."),
+  maxAutoDelete: duration("30d").describe("Longest time to the deletion that a client may ask for."),
+  checkInterval: duration("10s").describe("Time between two looks for idle and overdue sandboxes."),
+  maxVariable: size("128KiB").describe("Longest environment variable of a sandbox, with its name."),
+  idempotencyKept: duration("24h").describe("Time for which the Idempotency-Key of a sandbox is remembered."),
+  maxIdempotencyKeys: z
+    .int()
+    .positive()
+    .default(10_000)
+    .describe("Idempotency-Keys that are remembered; the oldest are dropped first."),
   maxBody: size("1MiB").describe("Largest request body."),
   maxListed: z
     .int()

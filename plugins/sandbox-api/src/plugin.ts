@@ -1,4 +1,5 @@
 import {
+  Capacities,
   Backends,
   Clock,
   definePlugin,
@@ -13,7 +14,6 @@ import {
   type TenantSnapshots,
   Volumes,
 } from "@coppice/core";
-import { Capacities } from "./bodies/capacity.js";
 import { MetricsHistory } from "./bodies/metrics-history.js";
 import { publicDomain } from "./public-domain.js";
 import { sandboxApiConfig } from "./sandbox-api-config.js";

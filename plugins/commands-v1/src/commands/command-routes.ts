@@ -2,7 +2,6 @@ import {
   type Clock,
   fulfilledWithin,
   parseIdempotencyKey,
-  parseSandboxId,
   permit,
   readJsonBody,
   type RequestCarrier,
@@ -14,12 +13,13 @@ import {
 import type { Commands, LoggedCommand } from "@coppice/plugin-commands";
 import { z } from "zod";
 import type { CommandsV1Config } from "../commands-v1-config.js";
-import { knownSandboxId } from "../known-sandbox.js";
+import type { NamedSandboxes } from "../sandboxes/named-sandboxes.js";
 import { commandBody } from "./command-body.js";
 import { StartOnce } from "./start-once.js";
 
 export interface CommandRoutesOptions {
   readonly sandboxes: Sandboxes;
+  readonly named: NamedSandboxes;
   readonly commands: Commands;
   readonly clock: Clock;
   readonly config: CommandsV1Config;
@@ -39,7 +39,7 @@ const startBody = z.object({
 /** Routes that start, list, describe and kill commands. */
 export function mountCommands(
   router: Router,
-  { sandboxes, commands, clock, config }: CommandRoutesOptions,
+  { sandboxes, named, commands, clock, config }: CommandRoutesOptions,
 ): void {
   const path = `${config.basePath}/sandboxes/:id/commands`;
   const once = new StartOnce(commands);
@@ -47,19 +47,19 @@ export function mountCommands(
     carrier: RequestCarrier,
     { id, cid = "" }: Readonly<Record<string, string | undefined>>,
   ): Promise<LoggedCommand> => {
-    const sandboxId = await knownSandboxId(carrier, { sandboxes, id });
+    const sandboxId = await named.knownId(carrier, id);
     return commands.log(sandboxId).find({ id: cid });
   };
 
   router.post(path, permit("exec"), async (ctx) => {
-    const sandbox = sandboxesOf(ctx, sandboxes).get(parseSandboxId(ctx.params["id"]));
+    const sandbox = named.get(ctx, ctx.params["id"]);
     const { argv, env, cwd } = await readJsonBody(ctx.req, startBody, { limitBytes: config.maxBody });
     const [program, ...args] = argv;
     const request = {
       path: program,
       args,
       environment: env ?? undefined,
-      cwd: cwd ?? undefined,
+      cwd: cwd ?? named.describe(sandbox).workdir,
       input: "none",
     } as const;
     const key = parseIdempotencyKey(ctx.req.headers["idempotency-key"]);
@@ -79,7 +79,7 @@ export function mountCommands(
   });
 
   router.get(path, async (ctx) => {
-    const sandboxId = await knownSandboxId(ctx, { sandboxes, id: ctx.params["id"] });
+    const sandboxId = await named.knownId(ctx, ctx.params["id"]);
     const listed = [];
     for await (const command of commands.log(sandboxId).list()) {
       if (listed.push(commandBody(command)) >= config.maxListed) break;

@@ -4,12 +4,13 @@ import type { Commands } from "@coppice/plugin-commands";
 import { z } from "zod";
 import { exitCodeOf } from "../commands/command-body.js";
 import type { CommandsV1Config } from "../commands-v1-config.js";
-import { knownSandboxId } from "../known-sandbox.js";
+import type { NamedSandboxes } from "../sandboxes/named-sandboxes.js";
 import { followLog, pageBody } from "./follow.js";
 import { Growth } from "./growth.js";
 
 export interface LogRoutesOptions {
   readonly sandboxes: Sandboxes;
+  readonly named: NamedSandboxes;
   readonly commands: Commands;
   readonly config: CommandsV1Config;
 }
@@ -21,7 +22,7 @@ const wholeNumber = queryNumber("a number of bytes");
 const flag = z.enum(["true", "false"]).default("false");
 
 /** Route of a command's log: page by page, or followed as server-sent events. */
-export function mountLogs(router: Router, { sandboxes, commands, config }: LogRoutesOptions): void {
+export function mountLogs(router: Router, { sandboxes, named, commands, config }: LogRoutesOptions): void {
   const growth = new Growth();
   const { basePath, defaultPage, heartbeat, maxPage } = config;
   const logQuery = z.object({
@@ -44,7 +45,7 @@ export function mountLogs(router: Router, { sandboxes, commands, config }: LogRo
       Object.fromEntries(url.searchParams),
     );
     const isText = encoding === "utf-8";
-    const sandboxId = await knownSandboxId(ctx, { sandboxes, id: ctx.params["id"] });
+    const sandboxId = await named.knownId(ctx, ctx.params["id"]);
     const logs = commands.log(sandboxId);
     const id = ctx.params["cid"] ?? "";
     if (follow === "false" && stream === "false") {

@@ -1,4 +1,10 @@
-import { type CreateSandbox, type Limits, type LimitsChange, SandboxError } from "@coppice/core";
+import {
+  type CreateSandbox,
+  environmentVariables,
+  type Limits,
+  type LimitsChange,
+  SandboxError,
+} from "@coppice/core";
 import { z } from "zod";
 import { lifecycleFields, requestedLifecycle } from "./lifecycle.js";
 import { type NetworkBodyOptions, networkRuleFields, toEgressRules } from "./network-policy.js";
@@ -23,7 +29,7 @@ export function createBody({ variableLimitBytes, volumeMountLimit, ...networkOpt
     ...readinessFields,
     templateID: z.string(),
     metadata: z.record(z.string(), z.string()).nullish(),
-    envVars: environment(variableLimitBytes).nullish(),
+    envVars: environmentVariables(variableLimitBytes).nullish(),
     secure: z.boolean().nullish(),
     allow_internet_access: z.boolean().nullish(),
     network: z
@@ -84,22 +90,6 @@ export function toCreateSandbox(body: CreateBody, defaults: CreateDefaults): Cre
     })),
     ...(readinessProbe !== undefined && { readinessProbe }),
   };
-}
-
-/** Variables of programs. Those that execve would refuse are refused here, with an explanation. */
-function environment(limitBytes: number) {
-  return z.record(z.string(), z.string()).superRefine((variables, context) => {
-    for (const [name, value] of Object.entries(variables)) {
-      const refuse = (message: string): void => context.addIssue({ code: "custom", message, path: [name] });
-      if (name === "" || /[=\0]/.test(name))
-        refuse("a variable's name is not empty and has no '=' or NUL in it");
-      else if (value.includes("\0")) refuse("a variable has no NUL in it");
-      // "=" and the closing NUL count, too.
-      else if (Buffer.byteLength(name) + Buffer.byteLength(value) + 2 > limitBytes) {
-        refuse(`a variable is no longer than ${limitBytes} bytes`);
-      }
-    }
-  });
 }
 
 /** A Host header with `${PORT}` for the port, without characters that could end the header. */

@@ -1,5 +1,4 @@
-import type { LiveSandbox, SandboxRecord } from "@coppice/core";
-import type { Capacity } from "./capacity.js";
+import { type Capacity, type LiveSandbox, type SandboxRecord } from "@coppice/core";
 import type { Sample } from "./metrics-history.js";
 import { mountBody } from "../volumes/volume-body.js";
 

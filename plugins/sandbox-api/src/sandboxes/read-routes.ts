@@ -1,4 +1,5 @@
 import {
+  type Capacities,
   type Backends,
   type LiveSandbox,
   parseSandboxId,
@@ -9,7 +10,6 @@ import {
   type Templates,
   type TenantSnapshots,
 } from "@coppice/core";
-import type { Capacities } from "../bodies/capacity.js";
 import type { MetricsHistory } from "../bodies/metrics-history.js";
 import { listedSandboxBody, metricBody, sandboxDetailBody } from "../bodies/sandbox-body.js";
 import { templateIdOf } from "../bodies/template-id-of.js";

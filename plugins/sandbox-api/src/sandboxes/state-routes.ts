@@ -1,11 +1,11 @@
 import {
+  type Capacities,
   parseSandboxId,
   readJsonBody,
   type RequestCarrier,
   type Router,
   type Sandboxes,
 } from "@coppice/core";
-import type { Capacities } from "../bodies/capacity.js";
 import { networkBody, toNetworkPolicy } from "../bodies/network-policy.js";
 import { limitsBody, sandboxBody } from "../bodies/sandbox-body.js";
 import type { SandboxApiConfig } from "../sandbox-api-config.js";

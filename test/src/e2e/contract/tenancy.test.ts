@@ -102,6 +102,14 @@ const delivery = async (owner: Client): Promise<Names> => {
   return { id, delivery: [first.id, first.id.replace(/^.{8}/, "00000000")] };
 };
 
+/** A sandbox by the name that its owner gave it. */
+const namedSandbox = async (owner: Client): Promise<Names> => {
+  const name = `n${Math.random()}`.replace(".", "-");
+  const made = await owner.ask("POST", "/v1/sandboxes", JSON.stringify({ image: "base", name }));
+  assert.equal(made.status, 201, made.text);
+  return { id: [name, `n0-${"0".repeat(name.length - 3)}`] };
+};
+
 /** A sandbox and a command in it. */
 const command = async (owner: Client): Promise<Names> => {
   const { id } = await owner.createSandbox();
@@ -173,6 +181,14 @@ const SAMPLES: Readonly<Record<string, Sample>> = {
   "POST /events/webhooks/:id/deliveries/:delivery/repeat": { names: delivery },
   "POST /sandboxes/:id/exec": { names: sandbox, body: '{"cmd":"true"}' },
   "UPGRADE /sandboxes/:id/ws": { names: sandbox },
+  "POST /v1/sandboxes": { body: '{"image":"base"}' },
+  "GET /v1/sandboxes": {},
+  "GET /v1/sandboxes/:id": { names: sandbox },
+  "PATCH /v1/sandboxes/:id": { names: namedSandbox, body: '{"auto_stop_minutes":1}' },
+  "DELETE /v1/sandboxes/:id": { names: namedSandbox },
+  "POST /v1/sandboxes/:id/stop": { names: sandbox },
+  "POST /v1/sandboxes/:id/start": { names: sandbox },
+  "POST /v1/sandboxes/:id/extend": { names: sandbox, body: '{"auto_delete_hours":1}' },
   "POST /v1/sandboxes/:id/commands": { names: sandbox, body: '{"argv":["true"]}' },
   "GET /v1/sandboxes/:id/commands": { names: sandbox },
   "GET /v1/sandboxes/:id/commands/:cid": { names: command },

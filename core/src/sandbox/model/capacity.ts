@@ -1,4 +1,5 @@
-import type { Limits, LiveSandbox } from "@coppice/core";
+import type { Limits } from "../contract/backend.js";
+import type { LiveSandbox } from "./live-sandbox.js";
 
 export interface Capacity {
   readonly cpuCount: number;

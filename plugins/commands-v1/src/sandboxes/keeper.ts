@@ -1,0 +1,93 @@
+import { type Clock, type LiveSandbox, type Logger, messageOf, type Sandboxes } from "@coppice/core";
+import type { CommandsV1Config } from "../commands-v1-config.js";
+import { stopSandbox } from "./change-state.js";
+import { MADE_HERE } from "./create-body.js";
+import type { NamedSandboxes } from "./named-sandboxes.js";
+import type { NamedSandbox, SandboxStore } from "./sandbox-store.js";
+
+export interface KeeperOptions {
+  readonly store: () => SandboxStore;
+  readonly named: NamedSandboxes;
+  readonly sandboxes: Sandboxes;
+  readonly clock: Clock;
+  readonly log: Logger;
+  readonly config: CommandsV1Config;
+}
+
+/** Stops idle sandboxes, deletes overdue ones, and forgets those that are gone. */
+export class Keeper {
+  readonly #options: KeeperOptions;
+  #cancel = (): void => undefined;
+
+  constructor(options: KeeperOptions) {
+    this.#options = options;
+  }
+
+  start(): void {
+    const { clock, config } = this.#options;
+    this.#cancel = clock.after(config.checkInterval, () => {
+      void this.check().finally(() => this.start());
+    });
+  }
+
+  stop(): void {
+    this.start = () => undefined;
+    this.#cancel();
+  }
+
+  /** Looks once at every sandbox. Never rejects. */
+  async check(): Promise<void> {
+    const { store, sandboxes, log } = this.#options;
+    try {
+      this.#nameMissing();
+      const known = store().all();
+      await Promise.all(known.map((named) => this.#checkOne(named, sandboxes.find(named.id))));
+    } catch (error) {
+      log.error({ err: error }, "looking for idle and overdue sandboxes failed");
+    }
+  }
+
+  async #checkOne(known: NamedSandbox, sandbox: LiveSandbox | undefined): Promise<void> {
+    const { named, sandboxes, clock, log } = this.#options;
+    const { id, tier, autoStopMs, deadlineMs = Infinity } = known;
+    const now = clock.now();
+    if (sandbox === undefined) {
+      await this.#forget(known);
+      return;
+    }
+    try {
+      if (deadlineMs <= now) await sandboxes.kill(id, "timed out");
+      else if (
+        sandbox.record.state === "running" &&
+        autoStopMs > 0 &&
+        named.idleSinceMs(sandbox) + autoStopMs <= now
+      ) {
+        log.info({ sandbox: id, tier }, "an idle sandbox stops");
+        await stopSandbox(sandboxes, sandbox, tier);
+      }
+    } catch (error) {
+      log.warn({ sandbox: id, reason: messageOf(error) }, "an idle or overdue sandbox is tried again later");
+    }
+  }
+
+  /** A sandbox without a record may belong to a backend that could not start: it is forgotten after its deadline. */
+  async #forget({ id, deadlineMs = 0 }: NamedSandbox): Promise<void> {
+    const { store, sandboxes, clock } = this.#options;
+    const isEnded = (await sandboxes.endOf(id)) !== undefined;
+    if (isEnded || (deadlineMs <= clock.now() && !(await sandboxes.remembers(id)))) store().remove(id);
+  }
+
+  /** A server that was killed during a creation has left a sandbox without a deadline. */
+  #nameMissing(): void {
+    const { store, named, sandboxes, clock, config } = this.#options;
+    for (const sandbox of sandboxes.list()) {
+      const { id, metadata, timeoutMs, state, startedAtMs } = sandbox.record;
+      const isMadeHere = metadata["created-by"] === MADE_HERE["created-by"] && timeoutMs === undefined;
+      if (!isMadeHere || state === "creating" || store().find(id) !== undefined) continue;
+      // A creation that is under way writes its name itself.
+      if (startedAtMs + config.checkInterval > clock.now()) continue;
+      const deadlineMs = clock.now() + config.autoDelete;
+      store().write({ ...named.describe(sandbox), autoStopMs: config.autoStop, deadlineMs });
+    }
+  }
+}

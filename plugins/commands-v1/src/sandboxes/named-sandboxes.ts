@@ -1,0 +1,127 @@
+import {
+  type Clock,
+  type LiveSandbox,
+  parseSandboxId,
+  type RequestCarrier,
+  SandboxError,
+  type Sandboxes,
+  sandboxesOf,
+  tenantOf,
+} from "@coppice/core";
+import type { Commands } from "@coppice/plugin-commands";
+import type { NamedSandbox, SandboxStore } from "./sandbox-store.js";
+
+export interface NamedSandboxesOptions {
+  readonly store: () => SandboxStore;
+  readonly sandboxes: Sandboxes;
+  readonly commands: Commands;
+  readonly clock: Clock;
+}
+
+/** The sandboxes of the server by id or name, with what this plugin adds to them. */
+export class NamedSandboxes {
+  readonly #options: NamedSandboxesOptions;
+  /** When this server began: it does not know what came before. */
+  readonly #beganAtMs: number;
+  /** Names of sandboxes that are being created. */
+  readonly #reserved = new Set<string>();
+
+  constructor(options: NamedSandboxesOptions) {
+    this.#options = options;
+    this.#beganAtMs = options.clock.now();
+  }
+
+  /**
+   * The id of a sandbox of the sender, given by id or name. It may have ended: its logs are kept longer.
+   * @throws SandboxError not_found for an unknown sandbox, and for one of another tenant.
+   */
+  async knownId(carrier: RequestCarrier, text: string | undefined): Promise<string> {
+    const own = sandboxesOf(carrier, this.#options.sandboxes);
+    const id = this.#idOf(carrier, text);
+    if (!(await own.remembers(id))) own.get(id);
+    return id;
+  }
+
+  /** A sandbox of the sender, given by id or name. @throws SandboxError not_found */
+  get(carrier: RequestCarrier, text: string | undefined): LiveSandbox {
+    return sandboxesOf(carrier, this.#options.sandboxes).get(this.#idOf(carrier, text));
+  }
+
+  /** What this plugin knows of a sandbox; of one that another interface made, what its record says. */
+  describe({ record }: LiveSandbox): NamedSandbox {
+    const { id, owner, onTimeout } = record;
+    const tier = onTimeout === "pause" ? "persistent" : "ephemeral";
+    const unnamed = {
+      id,
+      owner,
+      name: id,
+      tier,
+      autoStopMs: 0,
+      deadlineMs: undefined,
+      workdir: undefined,
+    } as const;
+    return this.#options.store().find(id) ?? unnamed;
+  }
+
+  /** Time of the last request, since the Unix epoch; now while a request or a command runs. */
+  lastActivityMs(sandbox: LiveSandbox): number {
+    const { commands, clock } = this.#options;
+    const isBusy =
+      sandbox.record.state === "running" &&
+      (sandbox.requests > 0 || commands.list(sandbox).some(({ end }) => end === undefined));
+    if (isBusy) return clock.now();
+    const endedAtMs = commands.list(sandbox).map(({ end }) => end?.endedAtMs ?? 0);
+    return Math.max(sandbox.lastUsedAtMs, ...endedAtMs);
+  }
+
+  /** Time since which a sandbox is idle, as far as this server knows. */
+  idleSinceMs(sandbox: LiveSandbox): number {
+    return Math.max(this.lastActivityMs(sandbox), this.#beganAtMs);
+  }
+
+  /**
+   * Creates a sandbox under its name, which no other one of its owner has or gets meanwhile.
+   * @param named all but the id; the name is the id when absent.
+   * @throws SandboxError already_exists; the errors of `create`.
+   */
+  async create(
+    named: Omit<NamedSandbox, "id" | "name"> & { readonly name: string | undefined },
+    create: () => Promise<LiveSandbox>,
+  ): Promise<LiveSandbox> {
+    const { owner, name } = named;
+    using _reserved = name === undefined ? undefined : this.#reserve(owner, name);
+    const sandbox = await create();
+    const { id } = sandbox.record;
+    this.#options.store().write({ ...named, id, name: name ?? id });
+    return sandbox;
+  }
+
+  /** Changes what this plugin knows of a sandbox. @throws SandboxError already_exists for a name that another has. */
+  change(
+    sandbox: LiveSandbox,
+    change: Partial<Pick<NamedSandbox, "name" | "autoStopMs" | "deadlineMs">>,
+  ): void {
+    const known = this.describe(sandbox);
+    const isRenamed = change.name !== undefined && change.name !== known.name;
+    using _reserved = isRenamed ? this.#reserve(known.owner, change.name ?? "") : undefined;
+    this.#options.store().write({ ...known, ...change });
+  }
+
+  #idOf(carrier: RequestCarrier, text = ""): string {
+    const own = sandboxesOf(carrier, this.#options.sandboxes);
+    if (own.find(text) !== undefined) return text;
+    return this.#options.store().named(tenantOf(carrier), text)?.id ?? parseSandboxId(text);
+  }
+
+  #reserve(owner: string, name: string): Disposable {
+    const key = JSON.stringify([owner, name]);
+    const other = this.#options.store().named(owner, name);
+    const isTaken = other !== undefined && this.#options.sandboxes.find(other.id) !== undefined;
+    if (isTaken || this.#reserved.has(key)) {
+      throw new SandboxError("sandbox_name_taken", `you have a sandbox of the name '${name}' already`);
+    }
+    if (other !== undefined) this.#options.store().remove(other.id);
+    this.#reserved.add(key);
+    return { [Symbol.dispose]: () => this.#reserved.delete(key) };
+  }
+}

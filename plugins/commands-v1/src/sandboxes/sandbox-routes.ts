@@ -1,0 +1,174 @@
+import {
+  type Capacities,
+  ClientCreations,
+  type Clock,
+  type LiveSandbox,
+  messageOf,
+  readJsonBody,
+  type Router,
+  SandboxError,
+  type Sandboxes,
+  sandboxesOf,
+  tenantOf,
+} from "@coppice/core";
+import { z } from "zod";
+import type { CommandsV1Config } from "../commands-v1-config.js";
+import { stopSandbox } from "./change-state.js";
+import { autoStopMinutes, createBody, HOUR_MS, lifeOf, sandboxName, toCreateSandbox } from "./create-body.js";
+import type { NamedSandboxes } from "./named-sandboxes.js";
+import { sandboxBody } from "./sandbox-body.js";
+
+export interface SandboxRoutesOptions {
+  readonly named: NamedSandboxes;
+  readonly sandboxes: Sandboxes;
+  readonly capacities: Capacities;
+  readonly clock: Clock;
+  readonly config: CommandsV1Config;
+}
+
+const MINUTE_MS = 60_000;
+
+const changeBody = z.object({ name: sandboxName.nullish(), auto_stop_minutes: autoStopMinutes.nullish() });
+
+/** `null` and an empty body are accepted where nothing is said. */
+const nothing = z.union([z.null(), z.object({})]);
+
+/** Routes that create, list, change, stop, start and delete sandboxes. */
+export function mountSandboxes(
+  router: Router,
+  { named, sandboxes, capacities, clock, config }: SandboxRoutesOptions,
+): void {
+  const path = `${config.basePath}/sandboxes`;
+  const limitBytes = config.maxBody;
+  const createSchema = createBody(config);
+  const extendBody = z.object({
+    auto_delete_hours: z
+      .number()
+      .positive()
+      .max(config.maxAutoDelete / HOUR_MS)
+      .nullish(),
+    deadline: z.iso.datetime({ offset: true }).nullish(),
+  });
+  const creations = new ClientCreations({
+    clock,
+    keptMs: config.idempotencyKept,
+    most: config.maxIdempotencyKeys,
+  });
+  const bodyOf = async (sandbox: LiveSandbox) =>
+    sandboxBody(sandbox, {
+      named: named.describe(sandbox),
+      capacity: await capacities.of(sandbox),
+      lastActivityMs: named.lastActivityMs(sandbox),
+    });
+
+  router.post(path, async (ctx) => {
+    const body = await readJsonBody(ctx.req, createSchema, { limitBytes });
+    const { autoStopMs, lifeMs } = lifeOf(body, config);
+    const own = sandboxesOf(ctx, sandboxes);
+    const wanted = toCreateSandbox(body);
+    const create: Sandboxes["create"] = (request, signal) =>
+      named.create(
+        {
+          owner: tenantOf(ctx),
+          name: body.name ?? undefined,
+          tier: body.tier ?? "ephemeral",
+          autoStopMs,
+          deadlineMs: clock.now() + lifeMs,
+          workdir: config.workdir,
+        },
+        async () => {
+          const sandbox = await own.create(request, signal);
+          await makeWorkdir(sandbox, { own, workdir: config.workdir });
+          return sandbox;
+        },
+      );
+    const sandbox = await creations.create(ctx, { own: { ...own, create }, wanted, asked: body });
+    ctx.status = 201;
+    ctx.body = await bodyOf(sandbox);
+  });
+
+  router.get(path, async (ctx) => {
+    const { name } = ctx.query;
+    const all = sandboxesOf(ctx, sandboxes).list();
+    const wanted = all.filter((sandbox) => name === undefined || named.describe(sandbox).name === name);
+    ctx.body = await Promise.all(wanted.map(bodyOf));
+  });
+
+  router.get(`${path}/:id`, async (ctx) => {
+    ctx.body = await bodyOf(named.get(ctx, ctx.params["id"]));
+  });
+
+  router.patch(`${path}/:id`, async (ctx) => {
+    const sandbox = named.get(ctx, ctx.params["id"]);
+    const { name, auto_stop_minutes: minutes } = await readJsonBody(ctx.req, changeBody, { limitBytes });
+    named.change(sandbox, {
+      ...(typeof name === "string" && { name }),
+      ...(typeof minutes === "number" && { autoStopMs: minutes * MINUTE_MS }),
+    });
+    ctx.body = await bodyOf(sandbox);
+  });
+
+  router.delete(`${path}/:id`, async (ctx) => {
+    const { record } = named.get(ctx, ctx.params["id"]);
+    await sandboxesOf(ctx, sandboxes).kill(record.id);
+    ctx.status = 204;
+  });
+
+  router.post(`${path}/:id/stop`, async (ctx) => {
+    const sandbox = named.get(ctx, ctx.params["id"]);
+    await readJsonBody(ctx.req, nothing, { limitBytes, empty: {} });
+    const { tier } = named.describe(sandbox);
+    const own = sandboxesOf(ctx, sandboxes);
+    await stopSandbox(own, sandbox, tier);
+    const stopped = own.find(sandbox.record.id);
+    if (stopped === undefined) ctx.status = 204;
+    else ctx.body = await bodyOf(stopped);
+  });
+
+  router.post(`${path}/:id/start`, async (ctx) => {
+    const { id, timeoutMs } = named.get(ctx, ctx.params["id"]).record;
+    await readJsonBody(ctx.req, nothing, { limitBytes, empty: {} });
+    const own = sandboxesOf(ctx, sandboxes);
+    await own.resume(id, timeoutMs);
+    ctx.body = await bodyOf(own.get(id));
+  });
+
+  router.post(`${path}/:id/extend`, async (ctx) => {
+    const sandbox = named.get(ctx, ctx.params["id"]);
+    const body = await readJsonBody(ctx.req, extendBody, { limitBytes });
+    const hours = body.auto_delete_hours ?? undefined;
+    const wanted = hours === undefined ? Date.parse(body.deadline ?? "") : clock.now() + hours * HOUR_MS;
+    if (Number.isNaN(wanted)) throw invalid("expected auto_delete_hours or deadline");
+    const lifeMs = wanted - clock.now();
+    if (lifeMs <= 0) throw invalid("the deadline is over");
+    if (lifeMs > config.maxAutoDelete)
+      throw invalid(`the deadline is more than ${config.maxAutoDelete / HOUR_MS} hours away`);
+    // The record of a sandbox that another interface made has its end.
+    if (sandbox.record.timeoutMs === undefined) named.change(sandbox, { deadlineMs: wanted });
+    else await sandboxesOf(ctx, sandboxes).setTimeout(sandbox.record.id, lifeMs);
+    ctx.body = await bodyOf(sandbox);
+  });
+}
+
+/** Makes the directory in which commands start; without it nothing of the sandbox is kept. */
+async function makeWorkdir(
+  sandbox: LiveSandbox,
+  { own, workdir }: { readonly own: Sandboxes; readonly workdir: string },
+): Promise<void> {
+  try {
+    await sandbox.runtime.files.makeDir(workdir).catch(ignoreExisting);
+  } catch (error) {
+    await own.kill(sandbox.record.id).catch(() => undefined);
+    throw new SandboxError("sandbox_setup_failed", `${workdir} could not be made: ${messageOf(error)}`, {
+      cause: error,
+    });
+  }
+}
+
+function ignoreExisting(error: unknown): void {
+  if (!(error instanceof SandboxError) || error.code !== "already_exists") throw error;
+}
+
+function invalid(text: string): SandboxError {
+  return new SandboxError("request_invalid", `validation error: ${text}`);
+}
