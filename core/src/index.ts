@@ -65,6 +65,7 @@ export * from "./backend.js";
 export { basicUser } from "./http/clients/basic-user.js";
 export { toHttpError } from "./http/messages/wire-errors.js";
 export { HttpError, type HttpErrorOptions, withReason } from "./http/messages/http-error.js";
+export { SandboxSockets, type SandboxSocketsOptions } from "./http/clients/sandbox-sockets.js";
 export { environmentVariables } from "./http/messages/environment-variables.js";
 export { parseIdempotencyKey } from "./http/messages/idempotency-key.js";
 export { queryNumber } from "./http/messages/query-number.js";

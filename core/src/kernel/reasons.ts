@@ -162,7 +162,7 @@ export const REASONS = {
     webhook_limit_reached: "As many webhooks as a tenant may have. | See `events.webhooks`.",
     command_limit_reached: "The sandbox runs as many commands as it may. | See `commands`.",
     execution_limit_reached: "Too many executions run or wait. | See `jupyter`, `legacy-shims`.",
-    socket_limit_reached: "Too many WebSockets are open. | See `legacy-shims`.",
+    socket_limit_reached: "Too many WebSockets are open. | See `maxSockets` of the plugin.",
     exchange_limit_reached: "Too many requests to the sandbox's ports. | See `http`.",
     context_limit_reached: "The sandbox has as many contexts as it may. | Remove one; see `jupyter`.",
     session_limit_reached: "The sandbox has as many sessions as it may. | Close one; see `jupyter`.",

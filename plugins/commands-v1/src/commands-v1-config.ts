@@ -32,6 +32,19 @@ export const commandsV1Config = z.strictObject({
   defaultPage: size("256KiB").describe("Output in one page of a log without a limit."),
   maxPage: size("4MiB").describe("Largest limit that a client may ask for."),
   heartbeat: duration("15s").describe("Silence after which a followed log gets a comment."),
+  terminalGrace: duration("10m").describe("Time for which a terminal without clients is kept."),
+  scrollback: size("256KiB").describe("Output of a terminal that a client gets when it attaches again."),
+  pingInterval: duration("30s").describe(
+    "Time between pings of a WebSocket; one that is silent for a whole interval is closed.",
+  ),
+  maxMessage: size("64KiB").describe("Largest message that a WebSocket takes."),
+  maxSockets: z.int().positive().default(256).describe("Open WebSockets at a time."),
+  maxSocketsPerSandbox: z.int().positive().default(16).describe("Open WebSockets to one sandbox at a time."),
+  maxTerminals: z.int().positive().default(32).describe("Running terminals of one sandbox."),
+  allowedOrigins: z
+    .array(z.url())
+    .default([])
+    .describe("Web pages that may open a WebSocket, beside those of this server: https://portal.example."),
 });
 
 export type CommandsV1Config = z.infer<typeof commandsV1Config>;

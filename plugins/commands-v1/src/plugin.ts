@@ -3,11 +3,14 @@ import { Commands } from "@coppice/plugin-commands";
 import { mountCommands } from "./commands/command-routes.js";
 import { commandsV1Config } from "./commands-v1-config.js";
 import { errorBody } from "./error-body.js";
+import { Growth } from "./logs/growth.js";
 import { mountLogs } from "./logs/log-routes.js";
 import { Keeper } from "./sandboxes/keeper.js";
 import { NamedSandboxes } from "./sandboxes/named-sandboxes.js";
 import { mountSandboxes } from "./sandboxes/sandbox-routes.js";
 import { SandboxStore } from "./sandboxes/sandbox-store.js";
+import { sessionUpgrade } from "./terminals/session-upgrade.js";
+import { Terminals } from "./terminals/terminals.js";
 
 /**
  * Durable commands over REST: a command outlives the client that started it, and its log is read by byte cursor, also
@@ -24,7 +27,16 @@ export const plugin = definePlugin({
     plugin.onStop(() => file.close());
 
     const named = new NamedSandboxes({ store: file.get, ...services });
-    const keeper = new Keeper({ store: file.get, named, log, config, ...services });
+    const terminals = new Terminals({ config, ...services });
+    plugin.onStop(() => terminals.close());
+    const keeper = new Keeper({
+      store: file.get,
+      named,
+      log,
+      config,
+      onCheck: () => terminals.check(),
+      ...services,
+    });
     plugin.onStart(() => keeper.start());
     plugin.onStop(() => keeper.stop());
 
@@ -32,6 +44,11 @@ export const plugin = definePlugin({
     const shared = { named, config, ...services };
     mountSandboxes(router, { capacities: new Capacities(), ...shared });
     mountCommands(router, shared);
-    mountLogs(router, shared);
+    const growth = new Growth();
+    mountLogs(router, { growth, ...shared });
+
+    const sessions = sessionUpgrade({ terminals, growth, ...shared });
+    plugin.onStop(() => sessions.close());
+    plugin.upgrade("api", `${config.basePath}/sandboxes/:id/sessions/:sid`, sessions.accept);
   },
 });

@@ -1,12 +1,9 @@
-import type { IncomingHttpHeaders } from "node:http";
-import type { Duplex } from "node:stream";
 import {
   type Clock,
-  isSameOrigin,
-  type LiveSandbox,
   parseSandboxId,
   SandboxError,
   type Sandboxes,
+  SandboxSockets,
   sandboxesOf,
   type UpgradeHandler,
 } from "@coppice/core";
@@ -31,10 +28,11 @@ const TERMINAL_TYPE = "xterm-256color";
 export class ShellSockets {
   readonly #options: ShellSocketsOptions;
   readonly #server: WebSocketServer;
-  readonly #open = new Map<Duplex, LiveSandbox>();
+  readonly #sockets: SandboxSockets;
 
   constructor(options: ShellSocketsOptions) {
     this.#options = options;
+    this.#sockets = new SandboxSockets(options.config);
     this.#server = new WebSocketServer({
       noServer: true,
       clientTracking: true,
@@ -47,11 +45,11 @@ export class ShellSockets {
   readonly accept: UpgradeHandler = async (request, { message, socket, head }) => {
     const { sandboxes, commands, clock, config } = this.#options;
     const { pathname, searchParams: query } = request.url;
-    this.#refuseForeignPage(message.headers);
+    this.#sockets.checkOrigin(message.headers);
     const sandbox = sandboxesOf(request, sandboxes).get(parseSandboxId(pathname.split("/")[2]));
     const dialect = dialectIn(query, config.dialect);
     const terminal = dialect === "pty" ? sizeIn(query) : undefined;
-    this.#take(socket, sandbox);
+    this.#sockets.add(socket, sandbox.record.id);
     const command = await commands.start(sandbox, {
       path: config.shell,
       user: query.get("user") ?? undefined,
@@ -85,25 +83,8 @@ export class ShellSockets {
 
   close(): void {
     for (const client of this.#server.clients) client.terminate();
-    for (const socket of this.#open.keys()) socket.destroy();
+    this.#sockets.destroyAll();
     this.#server.close();
-  }
-
-  #take(socket: Duplex, sandbox: LiveSandbox): void {
-    const { maxSockets, maxSocketsPerSandbox } = this.#options.config;
-    let ofSandbox = 0;
-    for (const other of this.#open.values()) if (other === sandbox) ofSandbox += 1;
-    if (this.#open.size >= maxSockets || ofSandbox >= maxSocketsPerSandbox) {
-      throw new SandboxError("socket_limit_reached", "too many WebSockets are open");
-    }
-    this.#open.set(socket, sandbox);
-    socket.once("close", () => this.#open.delete(socket));
-  }
-
-  /** A page may open a WebSocket to any server, with the cookies and the address of its visitor. */
-  #refuseForeignPage(headers: IncomingHttpHeaders): void {
-    if (isSameOrigin(headers) || this.#options.config.allowedOrigins.includes(headers.origin ?? "")) return;
-    throw new SandboxError("origin_not_allowed", "this web page may not open a WebSocket here");
   }
 }
 

@@ -6,12 +6,13 @@ import { exitCodeOf } from "../commands/command-body.js";
 import type { CommandsV1Config } from "../commands-v1-config.js";
 import type { NamedSandboxes } from "../sandboxes/named-sandboxes.js";
 import { followLog, pageBody } from "./follow.js";
-import { Growth } from "./growth.js";
+import type { Growth } from "./growth.js";
 
 export interface LogRoutesOptions {
   readonly sandboxes: Sandboxes;
   readonly named: NamedSandboxes;
   readonly commands: Commands;
+  readonly growth: Growth;
   readonly config: CommandsV1Config;
 }
 
@@ -22,8 +23,10 @@ const wholeNumber = queryNumber("a number of bytes");
 const flag = z.enum(["true", "false"]).default("false");
 
 /** Route of a command's log: page by page, or followed as server-sent events. */
-export function mountLogs(router: Router, { sandboxes, named, commands, config }: LogRoutesOptions): void {
-  const growth = new Growth();
+export function mountLogs(
+  router: Router,
+  { sandboxes, named, commands, growth, config }: LogRoutesOptions,
+): void {
   const { basePath, defaultPage, heartbeat, maxPage } = config;
   const logQuery = z.object({
     cursor: wholeNumber.default(0),

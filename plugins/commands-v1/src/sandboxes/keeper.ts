@@ -12,6 +12,8 @@ export interface KeeperOptions {
   readonly clock: Clock;
   readonly log: Logger;
   readonly config: CommandsV1Config;
+  /** Called at each look. */
+  readonly onCheck: () => void;
 }
 
 /** Stops idle sandboxes, deletes overdue ones, and forgets those that are gone. */
@@ -37,8 +39,9 @@ export class Keeper {
 
   /** Looks once at every sandbox. Never rejects. */
   async check(): Promise<void> {
-    const { store, sandboxes, log } = this.#options;
+    const { store, sandboxes, log, onCheck } = this.#options;
     try {
+      onCheck();
       this.#nameMissing();
       const known = store().all();
       await Promise.all(known.map((named) => this.#checkOne(named, sandboxes.find(named.id))));

@@ -189,6 +189,9 @@ const SAMPLES: Readonly<Record<string, Sample>> = {
   "POST /v1/sandboxes/:id/stop": { names: sandbox },
   "POST /v1/sandboxes/:id/start": { names: sandbox },
   "POST /v1/sandboxes/:id/extend": { names: sandbox, body: '{"auto_delete_hours":1}' },
+  "UPGRADE /v1/sandboxes/:id/sessions/:sid": {
+    names: async (owner) => ({ ...(await sandbox(owner)), sid: ["main", "other"] }),
+  },
   "POST /v1/sandboxes/:id/commands": { names: sandbox, body: '{"argv":["true"]}' },
   "GET /v1/sandboxes/:id/commands": { names: sandbox },
   "GET /v1/sandboxes/:id/commands/:cid": { names: command },
