@@ -32,6 +32,13 @@ export const commandsV1Config = z.strictObject({
   defaultPage: size("256KiB").describe("Output in one page of a log without a limit."),
   maxPage: size("4MiB").describe("Largest limit that a client may ask for."),
   heartbeat: duration("15s").describe("Silence after which a followed log gets a comment."),
+  maxImport: size("4GiB").describe("Largest archive that is imported, unpacked size included."),
+  maxImportEntries: z.int().positive().default(100_000).describe("Most entries of an imported archive."),
+  runTemplate: z.string().min(1).default("base").describe("Template of a one-shot run without an image."),
+  runTimeout: duration("10m").describe("Time-out of a one-shot run that names none."),
+  maxRunTimeout: duration("1h").describe("Longest time-out of a one-shot run."),
+  maxRunOutput: size("1MiB").describe("Most of stdout, and of stderr, in the answer to a one-shot run."),
+  runsKept: duration("24h").describe("Time for which the result of a one-shot run is kept."),
   terminalGrace: duration("10m").describe("Time for which a terminal without clients is kept."),
   scrollback: size("256KiB").describe("Output of a terminal that a client gets when it attaches again."),
   pingInterval: duration("30s").describe(

@@ -1,14 +1,19 @@
+import { join } from "node:path";
 import { Capacities, Clock, definePlugin, openedAtStart, Sandboxes } from "@coppice/core";
 import { Commands } from "@coppice/plugin-commands";
+import { mountArchives } from "./archives/archive-routes.js";
+import { Leftovers } from "./archives/leftovers.js";
 import { mountCommands } from "./commands/command-routes.js";
 import { commandsV1Config } from "./commands-v1-config.js";
+import { CommandsV1Store } from "./commands-v1-store.js";
 import { errorBody } from "./error-body.js";
 import { Growth } from "./logs/growth.js";
-import { mountLogs } from "./logs/log-routes.js";
+import { logAnswer, mountLogs } from "./logs/log-routes.js";
+import { OneShotRuns } from "./runs/one-shot-runs.js";
+import { mountRuns } from "./runs/run-routes.js";
 import { Keeper } from "./sandboxes/keeper.js";
 import { NamedSandboxes } from "./sandboxes/named-sandboxes.js";
 import { mountSandboxes } from "./sandboxes/sandbox-routes.js";
-import { SandboxStore } from "./sandboxes/sandbox-store.js";
 import { sessionUpgrade } from "./terminals/session-upgrade.js";
 import { Terminals } from "./terminals/terminals.js";
 
@@ -22,30 +27,36 @@ export const plugin = definePlugin({
   requires: { sandboxes: Sandboxes, commands: Commands, clock: Clock },
   setup(plugin, services) {
     const { config, log } = plugin;
-    const file = openedAtStart(() => new SandboxStore(plugin.dataDir()));
+    const file = openedAtStart(() => new CommandsV1Store(plugin.dataDir()));
     plugin.onStart(() => file.open());
     plugin.onStop(() => file.close());
 
-    const named = new NamedSandboxes({ store: file.get, ...services });
+    const store = () => file.get().sandboxes;
+    const named = new NamedSandboxes({ store, ...services });
     const terminals = new Terminals({ config, ...services });
     plugin.onStop(() => terminals.close());
-    const keeper = new Keeper({
-      store: file.get,
-      named,
-      log,
-      config,
-      onCheck: () => terminals.check(),
-      ...services,
-    });
+    const runs = new OneShotRuns({ store: () => file.get().runs, log, config, ...services });
+    const spool = () => join(plugin.dataDir(), "spool");
+    const leftovers = new Leftovers({ spool, sandboxes: services.sandboxes });
+    plugin.onStart(() => leftovers.removeFiles());
+    const onCheck = async (): Promise<void> => {
+      terminals.check();
+      runs.check();
+      await leftovers.endProcesses();
+    };
+    const keeper = new Keeper({ store, named, log, config, onCheck, ...services });
     plugin.onStart(() => keeper.start());
     plugin.onStop(() => keeper.stop());
 
     const router = plugin.http("api", { errors: errorBody });
+    const growth = new Growth();
+    const answerLog = logAnswer({ growth, config, ...services });
     const shared = { named, config, ...services };
     mountSandboxes(router, { capacities: new Capacities(), ...shared });
     mountCommands(router, shared);
-    const growth = new Growth();
-    mountLogs(router, { growth, ...shared });
+    mountLogs(router, { answerLog, ...shared });
+    mountRuns(router, { runs, answerLog, config });
+    mountArchives(router, { spool, ...shared });
 
     const sessions = sessionUpgrade({ terminals, growth, ...shared });
     plugin.onStop(() => sessions.close());

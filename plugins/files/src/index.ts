@@ -1,1 +1,3 @@
 export { plugin as default } from "./plugin.js";
+export { multipartFiles, type MultipartFile, type MultipartOptions } from "./http/multipart.js";
+export { requestBody } from "./http/request-body.js";

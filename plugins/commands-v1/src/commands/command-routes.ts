@@ -11,10 +11,10 @@ import {
   sandboxesOf,
 } from "@coppice/core";
 import type { Commands, LoggedCommand } from "@coppice/plugin-commands";
-import { z } from "zod";
 import type { CommandsV1Config } from "../commands-v1-config.js";
 import type { NamedSandboxes } from "../sandboxes/named-sandboxes.js";
 import { commandBody } from "./command-body.js";
+import { startBody, toStartCommand } from "./start-body.js";
 import { StartOnce } from "./start-once.js";
 
 export interface CommandRoutesOptions {
@@ -27,14 +27,6 @@ export interface CommandRoutesOptions {
 
 /** A process that waits in the kernel ends later than its kill. */
 const ENDED_WITHIN_MS = 1_000;
-
-const startBody = z.object({
-  argv: z.tuple([z.string().min(1)], z.string()),
-  env: z.record(z.string(), z.string()).nullish(),
-  cwd: z.string().nullish(),
-  // Every command is detached.
-  detach: z.boolean().nullish(),
-});
 
 /** Routes that start, list, describe and kill commands. */
 export function mountCommands(
@@ -53,15 +45,9 @@ export function mountCommands(
 
   router.post(path, permit("exec"), async (ctx) => {
     const sandbox = named.get(ctx, ctx.params["id"]);
-    const { argv, env, cwd } = await readJsonBody(ctx.req, startBody, { limitBytes: config.maxBody });
-    const [program, ...args] = argv;
-    const request = {
-      path: program,
-      args,
-      environment: env ?? undefined,
-      cwd: cwd ?? named.describe(sandbox).workdir,
-      input: "none",
-    } as const;
+    const body = await readJsonBody(ctx.req, startBody, { limitBytes: config.maxBody });
+    const command = toStartCommand(body);
+    const request = { ...command, cwd: command.cwd ?? named.describe(sandbox).workdir };
     const key = parseIdempotencyKey(ctx.req.headers["idempotency-key"]);
     const release = await sandboxes.use(sandbox);
     try {

@@ -1,5 +1,14 @@
+import type { IncomingMessage } from "node:http";
 import { Readable } from "node:stream";
-import { parseInput, queryNumber, requestOf, type Router, type Sandboxes, sandboxesOf } from "@coppice/core";
+import {
+  parseInput,
+  queryNumber,
+  type RequestCarrier,
+  requestOf,
+  type Router,
+  type Sandboxes,
+  sandboxesOf,
+} from "@coppice/core";
 import type { Commands } from "@coppice/plugin-commands";
 import { z } from "zod";
 import { exitCodeOf } from "../commands/command-body.js";
@@ -22,12 +31,42 @@ const MIN_PAGE_BYTES = 4;
 const wholeNumber = queryNumber("a number of bytes");
 const flag = z.enum(["true", "false"]).default("false");
 
-/** Route of a command's log: page by page, or followed as server-sent events. */
+/** The parts of koa's context that a log is answered by. */
+type LogContext = Extract<RequestCarrier, { readonly state: unknown }> & {
+  readonly req: IncomingMessage;
+  body: unknown;
+  type: string;
+  set(name: string, value: string): void;
+};
+
+/** Answers with the log of a command: page by page, or followed as server-sent events. */
+export type LogAnswer = (
+  ctx: LogContext,
+  command: { readonly sandboxId: string; readonly id: string },
+) => Promise<void>;
+
+/** Route of a command's log. */
 export function mountLogs(
   router: Router,
-  { sandboxes, named, commands, growth, config }: LogRoutesOptions,
+  {
+    answerLog,
+    named,
+    config,
+  }: Pick<LogRoutesOptions, "named" | "config"> & { readonly answerLog: LogAnswer },
 ): void {
-  const { basePath, defaultPage, heartbeat, maxPage } = config;
+  router.get(`${config.basePath}/sandboxes/:id/commands/:cid/logs`, async (ctx) => {
+    const sandboxId = await named.knownId(ctx, ctx.params["id"]);
+    await answerLog(ctx, { sandboxId, id: ctx.params["cid"] ?? "" });
+  });
+}
+
+export function logAnswer({
+  sandboxes,
+  commands,
+  growth,
+  config,
+}: Omit<LogRoutesOptions, "named">): LogAnswer {
+  const { defaultPage, heartbeat, maxPage } = config;
   const logQuery = z.object({
     cursor: wholeNumber.default(0),
     limit: wholeNumber
@@ -41,16 +80,14 @@ export function mountLogs(
     follow: flag,
   });
 
-  router.get(`${basePath}/sandboxes/:id/commands/:cid/logs`, async (ctx) => {
+  return async (ctx, { sandboxId, id }) => {
     const { signal, url } = requestOf(ctx);
     const { cursor, limit, encoding, follow, stream } = parseInput(
       logQuery,
       Object.fromEntries(url.searchParams),
     );
     const isText = encoding === "utf-8";
-    const sandboxId = await named.knownId(ctx, ctx.params["id"]);
     const logs = commands.log(sandboxId);
-    const id = ctx.params["cid"] ?? "";
     if (follow === "false" && stream === "false") {
       const page = await logs.page(id, { cursor, limitBytes: limit });
       ctx.body = {
@@ -79,5 +116,5 @@ export function mountLogs(
     ctx.set("cache-control", "no-store");
     // One event at a time: a page may be large, and each client has its own.
     ctx.body = Readable.from(events, { highWaterMark: 1 });
-  });
+  };
 }

@@ -13,7 +13,7 @@ export interface KeeperOptions {
   readonly log: Logger;
   readonly config: CommandsV1Config;
   /** Called at each look. */
-  readonly onCheck: () => void;
+  readonly onCheck: () => Promise<void>;
 }
 
 /** Stops idle sandboxes, deletes overdue ones, and forgets those that are gone. */
@@ -41,7 +41,7 @@ export class Keeper {
   async check(): Promise<void> {
     const { store, sandboxes, log, onCheck } = this.#options;
     try {
-      onCheck();
+      await onCheck();
       this.#nameMissing();
       const known = store().all();
       await Promise.all(known.map((named) => this.#checkOne(named, sandboxes.find(named.id))));

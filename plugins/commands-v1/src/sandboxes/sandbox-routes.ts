@@ -3,7 +3,6 @@ import {
   ClientCreations,
   type Clock,
   type LiveSandbox,
-  messageOf,
   readJsonBody,
   type Router,
   SandboxError,
@@ -15,6 +14,7 @@ import { z } from "zod";
 import type { CommandsV1Config } from "../commands-v1-config.js";
 import { stopSandbox } from "./change-state.js";
 import { autoStopMinutes, createBody, HOUR_MS, lifeOf, sandboxName, toCreateSandbox } from "./create-body.js";
+import { createWithWorkdir } from "./create-with-workdir.js";
 import type { NamedSandboxes } from "./named-sandboxes.js";
 import { sandboxBody } from "./sandbox-body.js";
 
@@ -76,11 +76,7 @@ export function mountSandboxes(
           deadlineMs: clock.now() + lifeMs,
           workdir: config.workdir,
         },
-        async () => {
-          const sandbox = await own.create(request, signal);
-          await makeWorkdir(sandbox, { own, workdir: config.workdir });
-          return sandbox;
-        },
+        () => createWithWorkdir(own, request, { workdir: config.workdir, signal }),
       );
     const sandbox = await creations.create(ctx, { own: { ...own, create }, wanted, asked: body });
     ctx.status = 201;
@@ -148,25 +144,6 @@ export function mountSandboxes(
     else await sandboxesOf(ctx, sandboxes).setTimeout(sandbox.record.id, lifeMs);
     ctx.body = await bodyOf(sandbox);
   });
-}
-
-/** Makes the directory in which commands start; without it nothing of the sandbox is kept. */
-async function makeWorkdir(
-  sandbox: LiveSandbox,
-  { own, workdir }: { readonly own: Sandboxes; readonly workdir: string },
-): Promise<void> {
-  try {
-    await sandbox.runtime.files.makeDir(workdir).catch(ignoreExisting);
-  } catch (error) {
-    await own.kill(sandbox.record.id).catch(() => undefined);
-    throw new SandboxError("sandbox_setup_failed", `${workdir} could not be made: ${messageOf(error)}`, {
-      cause: error,
-    });
-  }
-}
-
-function ignoreExisting(error: unknown): void {
-  if (!(error instanceof SandboxError) || error.code !== "already_exists") throw error;
 }
 
 function invalid(text: string): SandboxError {

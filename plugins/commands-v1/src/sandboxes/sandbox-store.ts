@@ -1,6 +1,4 @@
-import { join } from "node:path";
 import type { DatabaseSync, SQLOutputValue } from "node:sqlite";
-import { openDatabase } from "@coppice/core";
 
 /** `persistent`: its files survive a stop. An `ephemeral` sandbox is deleted instead. */
 export type Tier = "ephemeral" | "persistent";
@@ -19,29 +17,12 @@ export interface NamedSandbox {
   readonly workdir: string | undefined;
 }
 
-/** Each migrates the file from that version to the next. */
-const MIGRATIONS = [
-  `CREATE TABLE sandbox (
-     id TEXT PRIMARY KEY,
-     owner TEXT NOT NULL,
-     name TEXT NOT NULL,
-     tier TEXT NOT NULL,
-     auto_stop_ms REAL NOT NULL,
-     deadline_ms REAL,
-     workdir TEXT,
-     UNIQUE (owner, name)
-   ) STRICT;`,
-];
-
-/** Named sandboxes in an SQLite file. A write that has returned survives the end of this process. */
+/** The named sandboxes of an installation. */
 export class SandboxStore {
-  readonly #database: DatabaseSync;
   readonly #statements: ReturnType<typeof prepare>;
 
-  /** @throws Error that names the file when it cannot be used. */
-  constructor(dataDir: string) {
-    this.#database = openDatabase({ path: join(dataDir, "commands-v1.sqlite"), migrations: MIGRATIONS });
-    this.#statements = prepare(this.#database);
+  constructor(database: DatabaseSync) {
+    this.#statements = prepare(database);
   }
 
   /** Adds or replaces a sandbox. @throws Error when its owner has another one of that name. */
@@ -65,10 +46,6 @@ export class SandboxStore {
 
   all(): readonly NamedSandbox[] {
     return this.#statements.all.all().map(parse);
-  }
-
-  close(): void {
-    this.#database.close();
   }
 }
 

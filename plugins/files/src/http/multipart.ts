@@ -3,14 +3,16 @@ import { Busboy, type BusboyFileStream, type BusboyInstance } from "@fastify/bus
 
 /** A part of a multipart body. Its content has to be read to the end before the next part. */
 export interface MultipartFile {
+  /** The form name of the part. */
+  readonly field: string;
   /** As sent, directories included: `%22` stays `%22`, as in envd. Empty when the part has none. */
   readonly filename: string;
   readonly content: AsyncIterable<Uint8Array>;
 }
 
 export interface MultipartOptions {
-  /** The form name of the parts to return; others are skipped. */
-  readonly field: string;
+  /** The form name of the parts to return: others are skipped. All parts when absent. */
+  readonly field?: string | undefined;
   /** Limit of parts of any name. */
   readonly maxParts: number;
 }
@@ -27,7 +29,7 @@ export async function* multipartFiles(
 ): AsyncGenerator<MultipartFile> {
   const parser = createParser(contentType, options.maxParts);
   // Found by the parser, not yet consumed.
-  const waiting: { readonly filename: string; readonly stream: BusboyFileStream }[] = [];
+  const waiting: (Pick<MultipartFile, "field" | "filename"> & { readonly stream: BusboyFileStream })[] = [];
   let current: BusboyFileStream | undefined;
   let failure: { readonly error: unknown } | undefined;
   let isFinished = false;
@@ -44,8 +46,8 @@ export async function* multipartFiles(
   parser.on("file", (field, stream, filename) => {
     // The parser reports a broken part on the part and on itself; unhandled, the former ends the process.
     stream.on("error", () => undefined);
-    if (field === options.field) {
-      waiting.push({ filename: filename ?? "", stream });
+    if (options.field === undefined || field === options.field) {
+      waiting.push({ field, filename: filename ?? "", stream });
       wakeReader();
     } else stream.resume();
   });
@@ -98,7 +100,7 @@ export async function* multipartFiles(
       if (next !== undefined) {
         current = next.stream;
         wakeFeeder();
-        yield { filename: next.filename, content: contentOf(next.stream) };
+        yield { field: next.field, filename: next.filename, content: contentOf(next.stream) };
       } else if (isFinished) return;
       else {
         await new Promise<void>((resolve) => {

@@ -110,6 +110,13 @@ const namedSandbox = async (owner: Client): Promise<Names> => {
   return { id: [name, `n0-${"0".repeat(name.length - 3)}`] };
 };
 
+const oneShotRun = async (owner: Client): Promise<Names> => {
+  const started = await owner.ask("POST", "/v1/one-shot-runs?detach=true", '{"argv":["/bin/sleep","60"]}');
+  assert.equal(started.status, 202, started.text);
+  const { run_id: id } = started.json() as { readonly run_id: string };
+  return { id: [id, id.replace(/^.{8}/, "00000000")] };
+};
+
 /** A sandbox and a command in it. */
 const command = async (owner: Client): Promise<Names> => {
   const { id } = await owner.createSandbox();
@@ -189,6 +196,12 @@ const SAMPLES: Readonly<Record<string, Sample>> = {
   "POST /v1/sandboxes/:id/stop": { names: sandbox },
   "POST /v1/sandboxes/:id/start": { names: sandbox },
   "POST /v1/sandboxes/:id/extend": { names: sandbox, body: '{"auto_delete_hours":1}' },
+  "POST /v1/sandboxes/:id/files/export": { names: sandbox, body: '{"src_dir":"/tmp"}' },
+  "POST /v1/sandboxes/:id/files/import": { names: sandbox, body: "" },
+  "POST /v1/one-shot-runs": { body: '{"argv":["true"]}' },
+  "GET /v1/one-shot-runs/:id": { names: oneShotRun },
+  "GET /v1/one-shot-runs/:id/logs": { names: oneShotRun },
+  "DELETE /v1/one-shot-runs/:id": { names: oneShotRun },
   "UPGRADE /v1/sandboxes/:id/sessions/:sid": {
     names: async (owner) => ({ ...(await sandbox(owner)), sid: ["main", "other"] }),
   },

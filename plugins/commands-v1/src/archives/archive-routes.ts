@@ -1,0 +1,87 @@
+import { Readable } from "node:stream";
+import { permit, readJsonBody, type Router, SandboxError, type Sandboxes } from "@coppice/core";
+import { multipartFiles, requestBody } from "@coppice/plugin-files";
+import { z } from "zod";
+import type { CommandsV1Config } from "../commands-v1-config.js";
+import type { NamedSandboxes } from "../sandboxes/named-sandboxes.js";
+import { exportArchive } from "./export-archive.js";
+import { importArchive } from "./import-archive.js";
+
+export interface ArchiveRoutesOptions {
+  readonly named: NamedSandboxes;
+  readonly sandboxes: Sandboxes;
+  /** Directory on the host for archives that are being checked. */
+  readonly spool: () => string;
+  readonly config: CommandsV1Config;
+}
+
+const MAX_PATHS = 1_000;
+const MAX_PARTS = 10;
+const MAX_DEST_BYTES = 4_096;
+/** The rest of a form around its archive. */
+const MAX_FORM_BYTES = 64 * 1024;
+
+const exportBody = z.object({
+  src_dir: z.string().min(1).nullish(),
+  paths: z.array(z.string()).min(1).max(MAX_PATHS).nullish(),
+});
+
+/** Routes that pass files as tar archives in both directions. */
+export function mountArchives(
+  router: Router,
+  { named, sandboxes, spool, config }: ArchiveRoutesOptions,
+): void {
+  const path = `${config.basePath}/sandboxes/:id/files`;
+
+  router.post(`${path}/export`, permit("read"), async (ctx) => {
+    const sandbox = named.get(ctx, ctx.params["id"]);
+    const body = await readJsonBody(ctx.req, exportBody, { limitBytes: config.maxBody, empty: {} });
+    const release = await sandboxes.use(sandbox);
+    ctx.res.once("close", release);
+    const archive = await exportArchive(sandbox, {
+      sourceDirectory: body.src_dir ?? named.describe(sandbox).workdir ?? "~",
+      paths: body.paths ?? ["."],
+    });
+    ctx.type = "application/x-tar";
+    ctx.set("content-disposition", `attachment; filename="${sandbox.record.id}.tar"`);
+    ctx.body = Readable.from(archive, { objectMode: false });
+  });
+
+  router.post(`${path}/import`, async (ctx) => {
+    const sandbox = named.get(ctx, ctx.params["id"]);
+    const release = await sandboxes.use(sandbox);
+    ctx.res.once("close", release);
+    const contentType = ctx.req.headers["content-type"] ?? "";
+    const body = requestBody(ctx.req, config.maxImport + MAX_FORM_BYTES);
+    let destination: string | undefined;
+    for await (const part of multipartFiles(body, contentType, { maxParts: MAX_PARTS })) {
+      if (part.field === "dest") destination = await textOf(part.content);
+      if (part.field !== "tarball") continue;
+      if (!destination) throw invalid("the field `dest` has to come before the file `tarball`");
+      ctx.body = await importArchive(sandbox, {
+        destination,
+        tarball: part.content,
+        spool: spool(),
+        maxBytes: config.maxImport,
+        maxEntries: config.maxImportEntries,
+      });
+      return;
+    }
+    throw invalid("expected the field `dest`, then the file `tarball`");
+  });
+}
+
+async function textOf(content: AsyncIterable<Uint8Array>): Promise<string> {
+  const chunks: Uint8Array[] = [];
+  let length = 0;
+  for await (const chunk of content) {
+    length += chunk.length;
+    if (length > MAX_DEST_BYTES) throw invalid("`dest` is too long");
+    chunks.push(chunk);
+  }
+  return Buffer.concat(chunks).toString("utf8");
+}
+
+function invalid(text: string): SandboxError {
+  return new SandboxError("upload_invalid", text);
+}

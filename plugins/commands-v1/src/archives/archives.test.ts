@@ -1,0 +1,254 @@
+import assert from "node:assert/strict";
+import { mkdtemp, readdir, rm } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { buffer } from "node:stream/consumers";
+import { after, before, describe, it } from "node:test";
+import type { LiveSandbox } from "@coppice/core";
+import { SeededRandom, startTestServer, type TestServer } from "@coppice/core/testing";
+import commands from "@coppice/plugin-commands";
+import localProcess from "@coppice/plugin-local-process";
+import { extract, type Headers, pack } from "tar-stream";
+import commandsV1 from "../index.js";
+import { SafeEntries } from "./safe-entries.js";
+
+interface Answer {
+  readonly imported: number;
+  readonly bytes: number;
+  readonly dest: string;
+  readonly code: string;
+}
+
+type Entry = readonly [headers: Headers, content?: string];
+
+/** An archive of entries, with whatever names they have. */
+async function archiveOf(entries: readonly Entry[]): Promise<Buffer> {
+  const packed = pack();
+  for (const [headers, content] of entries) packed.entry(headers, content ?? "");
+  packed.finalize();
+  return buffer(packed);
+}
+
+/** Names and contents of an archive. */
+async function contentsOf(archive: Uint8Array): Promise<Record<string, string>> {
+  const found: Record<string, string> = {};
+  const reader = extract();
+  reader.end(Buffer.from(archive));
+  for await (const entry of reader) {
+    const { name, type, linkname } = entry.header;
+    const content = await buffer(entry);
+    found[name] = type === "symlink" ? `-> ${linkname}` : type === "directory" ? "/" : content.toString();
+  }
+  return found;
+}
+
+describe("tar archives of /v1", { timeout: 120_000 }, () => {
+  let server: TestServer;
+  let sandbox: LiveSandbox;
+  let dataDir: string;
+
+  before(async () => {
+    dataDir = await mkdtemp(join(tmpdir(), "coppice-v1-archives-"));
+    server = await startTestServer({
+      dataDir,
+      plugins: [
+        [commands, {}],
+        [commandsV1, { maxImport: "8MiB", maxImportEntries: 50 }],
+        [localProcess, {}],
+      ],
+    });
+    sandbox = await server.sandboxes.create({ template: "base", timeoutMs: 300_000, secure: false });
+  });
+  after(async () => {
+    await server.stop();
+    await rm(dataDir, { recursive: true });
+  });
+
+  const post = (verb: string, init: RequestInit) =>
+    fetch(`${server.url}/v1/sandboxes/${sandbox.record.id}/files/${verb}`, { method: "POST", ...init });
+  const importInto = async (dest: string, tarball: Uint8Array) => {
+    const form = new FormData();
+    form.append("dest", dest);
+    form.append("tarball", new Blob([tarball]), "files.tar");
+    const response = await post("import", { body: form });
+    return { status: response.status, body: (await response.json()) as Answer };
+  };
+  const exportFrom = async (body: object) => {
+    const response = await post("export", { body: JSON.stringify(body) });
+    return { response, bytes: new Uint8Array(await response.arrayBuffer()) };
+  };
+  const exists = (path: string) =>
+    sandbox.runtime.files.stat(path).then(
+      () => true,
+      () => false,
+    );
+
+  it("bring files, modes and links in, and out again", async () => {
+    const tarball = await archiveOf([
+      [{ name: "a/", type: "directory" }],
+      [{ name: "a/script", mode: 0o755 }, "#!/bin/sh\n"],
+      [{ name: "a/link", type: "symlink", linkname: "script" }],
+      [{ name: "a/up", type: "symlink", linkname: "../b.txt" }],
+      [{ name: "b.txt", mode: 0o4644, uid: 0 }, "é".repeat(100)],
+      [{ name: "c.txt", type: "link", linkname: "b.txt" }],
+      [{ name: `${"long/".repeat(40)}name` }, "deep"],
+    ]);
+    const { status, body } = await importInto("/work/in", tarball);
+    assert.deepEqual([status, body], [200, { imported: 6, bytes: 214, dest: "/work/in" }]);
+    assert.equal((await sandbox.runtime.files.stat("/work/in/a/script")).mode, 0o755);
+    assert.equal((await sandbox.runtime.files.stat("/work/in/b.txt")).mode, 0o644);
+    const { response, bytes } = await exportFrom({ src_dir: "/work/in", paths: ["a", "b.txt"] });
+    assert.equal(response.headers.get("content-type"), "application/x-tar");
+    assert.ok(response.headers.get("content-disposition")?.includes(`${sandbox.record.id}.tar`));
+    assert.deepEqual(await contentsOf(bytes), {
+      "a/": "/",
+      "a/script": "#!/bin/sh\n",
+      "a/link": "-> script",
+      "a/up": "-> ../b.txt",
+      "b.txt": "é".repeat(100),
+    });
+    const whole = await contentsOf((await exportFrom({ src_dir: "/work" })).bytes);
+    assert.equal(whole[`./in/${"long/".repeat(40)}name`], "deep");
+  });
+
+  it("are refused as a whole when an entry would leave the directory", async () => {
+    const good: Entry = [{ name: "good" }, "good"];
+    const hostile: readonly (readonly Entry[])[] = [
+      [[{ name: "/etc/bad" }, "x"]],
+      [[{ name: "../bad" }, "x"]],
+      [[{ name: "a/../../bad" }, "x"]],
+      [[{ name: "l", type: "symlink", linkname: "/etc" }]],
+      [[{ name: "l", type: "symlink", linkname: "../x" }]],
+      [[{ name: "l", type: "symlink", linkname: "a/../../x" }]],
+      [[{ name: "a/l", type: "symlink", linkname: "../../x" }]],
+      [[{ name: "h", type: "link", linkname: "/etc/passwd" }]],
+      [[{ name: "h", type: "link", linkname: "../passwd" }]],
+      [[{ name: "s", type: "symlink", linkname: "." }], [{ name: "s/q", type: "symlink", linkname: "../x" }]],
+      [[{ name: "s", type: "symlink", linkname: "." }], [{ name: "q", type: "symlink", linkname: "s/../x" }]],
+      [[{ name: "s", type: "symlink", linkname: "d" }], [{ name: "s/bad" }, "x"]],
+      [[{ name: "d/x" }, "x"], [{ name: "d", type: "symlink", linkname: "e" }]],
+      [[{ name: "dev", type: "block-device", devmajor: 1, devminor: 3 }]],
+      [[{ name: "dev", type: "character-device", devmajor: 1, devminor: 3 }]],
+      [[{ name: "pipe", type: "fifo" }]],
+      Array.from({ length: 60 }, (_, index): Entry => [{ name: `f${index}` }, ""]),
+    ];
+    for (const entries of hostile) {
+      const { status, body } = await importInto("/refused", await archiveOf([good, ...entries]));
+      assert.deepEqual([status, body.code], [400, "archive_unsafe"], JSON.stringify(entries[0]));
+    }
+    assert.equal(await exists("/refused"), false);
+  });
+
+  it("are refused when they are broken or too large, and leave nothing on the host", async () => {
+    const good = await archiveOf([[{ name: "a" }, "x".repeat(5_000)]]);
+    const header = Buffer.from(good.subarray(0, 512));
+    const longHeader = Buffer.from(header);
+    // An extended header of 7 MiB, which a parser would keep in memory.
+    longHeader.write("x", 156);
+    longHeader.write("33400000000", 124);
+    longHeader.write("        ", 148);
+    const sum = longHeader.reduce((total, byte) => total + byte, 0);
+    longHeader.write(`${sum.toString(8).padStart(6, "0")}\0 `, 148);
+    const random = new SeededRandom(16);
+    const broken = [
+      Buffer.alloc(0),
+      Buffer.from("no archive at all".repeat(100)),
+      good.subarray(0, 2_000),
+      Buffer.concat([longHeader, Buffer.alloc(7 * 2 ** 20)]),
+      Buffer.concat([good.subarray(0, -1024), random.bytes(1024)]),
+      await archiveOf([[{ name: "big" }, "x".repeat(9 * 2 ** 20)]]),
+    ];
+    for (const [index, tarball] of broken.entries()) {
+      const { status, body } = await importInto("/refused", tarball);
+      assert.ok(status === 400 || status === 413, `${index}: ${status} ${JSON.stringify(body)}`);
+    }
+    assert.equal(await exists("/refused"), false);
+    const noDest = new FormData();
+    noDest.append("tarball", new Blob([good]), "files.tar");
+    for (const init of [{ body: noDest }, { body: new FormData() }, { body: "{}" }, {}]) {
+      assert.equal((await post("import", init)).status, 400);
+    }
+    const spool = join(dataDir, "commands-v1", "spool");
+    assert.deepEqual(await readdir(spool), []);
+  });
+
+  it("are exported from paths that exist, and from nothing else", async () => {
+    await sandbox.runtime.files.write("/out/@a", chunks(["at"]));
+    const { bytes } = await exportFrom({ src_dir: "/out", paths: ["@a"] });
+    assert.deepEqual(await contentsOf(bytes), { "./@a": "at" });
+    for (const [body, status] of [
+      [{ src_dir: "/out", paths: ["-x"] }, 400],
+      [{ src_dir: "/out", paths: ["--checkpoint-action=exec=true"] }, 400],
+      [{ src_dir: "/out", paths: ["../etc"] }, 400],
+      [{ src_dir: "/out", paths: ["a\0"] }, 400],
+      [{ src_dir: "/out", paths: [] }, 400],
+      [{ src_dir: "/out", paths: ["none"] }, 404],
+      [{ src_dir: "/none" }, 404],
+      [{ src_dir: "/out/@a" }, 400],
+    ] as const) {
+      const { response } = await exportFrom(body);
+      assert.equal(response.status, status, JSON.stringify(body));
+    }
+  });
+
+  it("keep any entry that is accepted below the directory", () => {
+    const random = new SeededRandom(16);
+    const names = ["a", "b", "a/b", "a/b/c", "b/c", "../a", "a/..", "./a", "/a", "a//b", "."] as const;
+    const targets = ["a", "..", "../a", "../../a", ".", "a/..", "b/../..", "/a", "./b"] as const;
+    for (let round = 0; round < 20_000; round += 1) {
+      const entries = new SafeEntries(10);
+      /** Links that were accepted, by their path. */
+      const links = new Map<string, string>();
+      for (let count = 0; count < 4; count += 1) {
+        const name = random.of(names);
+        const isLink = random.below(2) === 0;
+        const linkname = random.of(targets);
+        try {
+          entries.check({ name, type: isLink ? "symlink" : "file", linkname: isLink ? linkname : null });
+        } catch {
+          break;
+        }
+        const reached = resolveIn(links, name);
+        assert.ok(reached !== undefined, `${name} with ${JSON.stringify([...links])}`);
+        if (!isLink) continue;
+        links.set(reached, linkname);
+        assert.ok(
+          resolveIn(links, reached, true) !== undefined,
+          `${name} -> ${linkname} with ${JSON.stringify([...links])}`,
+        );
+      }
+    }
+  });
+});
+
+/** The path that a name leads to when the links are followed; undefined when it leaves the directory. */
+function resolveIn(
+  links: ReadonlyMap<string, string>,
+  name: string,
+  followsLast = false,
+): string | undefined {
+  let left = name.split("/");
+  if (name.startsWith("/")) return undefined;
+  let at: string[] = [];
+  for (let steps = 0; left.length > 0; steps += 1) {
+    // A loop leads nowhere.
+    if (steps > 100) return "";
+    const [next = "", ...rest] = left;
+    left = rest;
+    if (next === "" || next === ".") continue;
+    if (next === "..") {
+      if (at.length === 0) return undefined;
+      at = at.slice(0, -1);
+      continue;
+    }
+    const target = links.get([...at, next].join("/"));
+    if (target === undefined || (left.length === 0 && !followsLast)) at = [...at, next];
+    else if (target.startsWith("/")) return undefined;
+    else left = [...target.split("/"), ...left];
+  }
+  return at.join("/");
+}
+
+async function* chunks(texts: readonly string[]): AsyncGenerator<Uint8Array> {
+  for (const text of texts) yield Buffer.from(text);
+}

@@ -1,0 +1,25 @@
+import { type CreateSandbox, type LiveSandbox, messageOf, SandboxError, type Sandboxes } from "@coppice/core";
+
+/**
+ * Creates a sandbox with the directory in which its commands start; without that nothing of the sandbox is kept.
+ * @throws SandboxError unavailable when the directory cannot be made; the errors of `Sandboxes.create`.
+ */
+export async function createWithWorkdir(
+  sandboxes: Pick<Sandboxes, "create" | "kill">,
+  wanted: CreateSandbox,
+  { workdir, signal }: { readonly workdir: string; readonly signal?: AbortSignal | undefined },
+): Promise<LiveSandbox> {
+  const sandbox = await sandboxes.create(wanted, signal);
+  try {
+    await sandbox.runtime.files.makeDir(workdir).catch(ignoreExisting);
+    return sandbox;
+  } catch (error) {
+    await sandboxes.kill(sandbox.record.id).catch(() => undefined);
+    const text = `${workdir} could not be made: ${messageOf(error)}`;
+    throw new SandboxError("sandbox_setup_failed", text, { cause: error });
+  }
+}
+
+function ignoreExisting(error: unknown): void {
+  if (!(error instanceof SandboxError) || error.code !== "already_exists") throw error;
+}
