@@ -34,7 +34,13 @@ export { sandboxNotFound } from "./http/messages/edge-refusal.js";
 export { clientOf } from "./http/clients/client-address.js";
 export { isLocalClient, isSameOrigin } from "./http/clients/local-client.js";
 export { permit, requireScope } from "./http/surfaces/permit.js";
-export { SCOPES, type Principal, type Scope } from "./http/surfaces/principal.js";
+export {
+  PRINCIPAL_TYPES,
+  type PrincipalType,
+  SCOPES,
+  type Principal,
+  type Scope,
+} from "./http/surfaces/principal.js";
 export { type MessageStream, messageStreamOf } from "./http/messages/message-stream.js";
 export {
   ClientCreations,

@@ -119,6 +119,21 @@ describe("a JWT", () => {
     assert.equal(server.sandboxes.get(made.json.sandboxID).record.owner, "acme");
   });
 
+  it("is in the audit with its kind and who acted for it", async () => {
+    const acting = { ...CLAIMS, scp: ["admin:sandbox"], principal_type: "agent", act: { sub: "agent-7" } };
+    const headers = { authorization: `Bearer ${await sign(one, acting)}` };
+    await server.call("POST /v2/sandboxes", headers, { templateID: "base" });
+    const unknown = await sign(one, { ...CLAIMS, principal_type: "admin", act: { sub: 7 } });
+    await server.call("POST /v2/sandboxes", { authorization: `Bearer ${unknown}` }, { templateID: "base" });
+    const { events } = (await server.call("GET /audit/events?limit=2", headers)).json;
+    const { principalName, principalType, actor } = events[1];
+    assert.deepEqual([principalName, principalType, actor], ["agent-7 for ada", "agent", "agent-7"]);
+    assert.deepEqual(
+      [events[0].principalName, "principalType" in events[0], "actor" in events[0]],
+      ["ada", false, false],
+    );
+  });
+
   it("is refused with 401 whatever is wrong with it", async () => {
     const stranger = await generateKeyPair("RS256");
     const spki = await exportSPKI(one.publicKey);

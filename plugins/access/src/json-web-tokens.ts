@@ -6,6 +6,7 @@ import {
   SandboxError,
   type Scope,
   SCOPES,
+  PRINCIPAL_TYPES,
 } from "@coppice/core";
 import { createRemoteJWKSet, errors, type JWTPayload, jwtVerify } from "jose";
 import type { JwtSettings } from "./access-config.js";
@@ -84,13 +85,16 @@ export class JsonWebTokens {
   }
 
   #principalOf(payload: JWTPayload): Principal {
-    const { sub = "", act } = payload;
+    const { sub = "", act, principal_type: type } = payload;
     if (sub === "" || sub.length > MAX_SUBJECT) throw notValid();
-    const actor = (act as { readonly sub?: unknown } | undefined)?.sub;
+    const acting = (act as { readonly sub?: unknown } | undefined)?.sub;
+    const actor = typeof acting === "string" ? acting.slice(0, MAX_SUBJECT) : undefined;
     return {
       tenant: this.#tenantOf(payload, sub),
-      name: typeof actor === "string" ? `${actor.slice(0, MAX_SUBJECT)} for ${sub}` : sub,
+      name: actor === undefined ? sub : `${actor} for ${sub}`,
       scopes: scopesIn(payload),
+      type: PRINCIPAL_TYPES.find((known) => known === type),
+      actor,
     };
   }
 

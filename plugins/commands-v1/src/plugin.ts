@@ -1,5 +1,13 @@
 import { join } from "node:path";
-import { Capacities, Clock, definePlugin, openedAtStart, Sandboxes } from "@coppice/core";
+import {
+  Capacities,
+  Clock,
+  definePlugin,
+  openedAtStart,
+  requestOf,
+  Sandboxes,
+  tenantOf,
+} from "@coppice/core";
 import { Commands } from "@coppice/plugin-commands";
 import { mountArchives } from "./archives/archive-routes.js";
 import { Leftovers } from "./archives/leftovers.js";
@@ -50,6 +58,14 @@ export const plugin = definePlugin({
 
     const router = plugin.http("api", { errors: errorBody });
     const growth = new Growth();
+    router.get(`${config.basePath}/auth/whoami`, (ctx) => {
+      const { principal } = requestOf(ctx);
+      ctx.body = {
+        tenantID: tenantOf(ctx),
+        principalName: principal?.name ?? null,
+        scopes: [...(principal?.scopes ?? [])],
+      };
+    });
     const answerLog = logAnswer({ growth, config, ...services });
     const shared = { named, config, ...services };
     mountSandboxes(router, { capacities: new Capacities(), ...shared });

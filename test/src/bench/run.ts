@@ -14,6 +14,8 @@ import { proxy } from "./benchmarks/proxy.js";
 import { report, reportReading } from "./report/report.js";
 import { runCode } from "./benchmarks/run-code.js";
 import { stdout } from "./benchmarks/stdout.js";
+import { v1Command } from "./benchmarks/v1-command.js";
+import { v1Log } from "./benchmarks/v1-log.js";
 import type { BackendName } from "../harness/server/start-full-server.js";
 
 const BENCHMARKS: ReadonlyMap<string, Benchmark> = new Map([
@@ -28,6 +30,8 @@ const BENCHMARKS: ReadonlyMap<string, Benchmark> = new Map([
   ["proxy", proxy],
   ["stdout", stdout],
   ["idle", idle],
+  ["v1-command", v1Command],
+  ["v1-log", v1Log],
 ]);
 
 const BACKENDS: readonly BackendName[] = ["local-process", "linux-namespaces", "jail-freebsd"];

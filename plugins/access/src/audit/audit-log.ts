@@ -23,6 +23,10 @@ export interface AuditEvent {
   readonly principal: string | undefined;
   readonly scopes: readonly string[];
   readonly sandbox: string | undefined;
+  /** Kind of the principal; undefined where its credential does not say. */
+  readonly principalType: string | undefined;
+  /** Subject that acted for the principal. */
+  readonly actor: string | undefined;
 }
 
 interface AuditQuery {
@@ -54,6 +58,7 @@ const MIGRATIONS: readonly string[] = [
    ) STRICT;
    CREATE INDEX event_by_tenant ON event (tenant, id);
    CREATE INDEX event_by_time ON event (at_ms);`,
+  "ALTER TABLE event ADD COLUMN principal_type TEXT; ALTER TABLE event ADD COLUMN actor TEXT;",
 ];
 
 /** Deleting row by row would double the cost of writing. */
@@ -80,6 +85,8 @@ export class AuditLog {
       principal: event.principal ?? null,
       scopes: event.scopes.join(" "),
       sandbox: event.sandbox ?? null,
+      principalType: event.principalType ?? null,
+      actor: event.actor ?? null,
     });
     this.#untrimmed += 1;
     if (this.#untrimmed >= TRIMMED_EVERY) this.#trim(event.atMs);
@@ -120,8 +127,10 @@ export class AuditLog {
 function prepare(database: DatabaseSync) {
   return {
     insert: database.prepare(
-      `INSERT INTO event (at_ms, request_id, address, method, path, route, status, outcome, tenant, principal, scopes, sandbox)
-       VALUES (:atMs, :requestId, :address, :method, :path, :route, :status, :outcome, :tenant, :principal, :scopes, :sandbox)`,
+      `INSERT INTO event (at_ms, request_id, address, method, path, route, status, outcome, tenant, principal, scopes,
+         sandbox, principal_type, actor)
+       VALUES (:atMs, :requestId, :address, :method, :path, :route, :status, :outcome, :tenant, :principal, :scopes,
+         :sandbox, :principalType, :actor)`,
     ),
     forgetOld: database.prepare("DELETE FROM event WHERE at_ms < ?"),
     forgetKnown: database.prepare(
@@ -152,5 +161,7 @@ function parse(row: Record<string, SQLOutputValue>): AuditEvent {
     principal: optional("principal"),
     scopes: text("scopes").split(" ").filter(Boolean),
     sandbox: optional("sandbox"),
+    principalType: optional("principal_type"),
+    actor: optional("actor"),
   };
 }

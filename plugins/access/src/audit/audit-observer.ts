@@ -33,6 +33,8 @@ export function auditObserver({ log, clock, onLost }: AuditObserverOptions): Obs
         principal: principal?.name,
         scopes: [...(principal?.scopes ?? [])],
         sandbox: sandboxOf(request, answered),
+        principalType: principal?.type,
+        actor: principal?.actor,
       });
     } catch (error) {
       onLost(error);

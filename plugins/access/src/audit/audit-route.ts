@@ -44,5 +44,7 @@ export function auditEventBody(event: AuditEvent) {
     sandboxID: event.sandbox ?? null,
     address: event.address,
     requestID: event.requestId,
+    ...(event.principalType !== undefined && { principalType: event.principalType }),
+    ...(event.actor !== undefined && { actor: event.actor }),
   };
 }

@@ -84,6 +84,8 @@ it("entries outlive the server, within limits of number and age; unauthenticated
     principal: undefined,
     scopes: [],
     sandbox: undefined,
+    principalType: undefined,
+    actor: undefined,
   } as const;
   const all = { limit: 10_000, offset: 0, oldestFirst: true };
   const first = new AuditLog(limits);

@@ -1,5 +1,5 @@
 import { once } from "node:events";
-import { createWriteStream } from "node:fs";
+import { open } from "node:fs/promises";
 import { pipeline } from "node:stream/promises";
 import { messageOf, SandboxError } from "@coppice/core";
 import { extract as extractor, type Headers, pack as packer } from "tar-stream";
@@ -30,6 +30,8 @@ const MAX_HEADER_BYTES = 2 * 2 ** 20;
  */
 export async function repack(source: AsyncIterable<Uint8Array>, options: RepackOptions): Promise<Repacked> {
   const { path, maxBytes, maxEntries } = options;
+  // Opened here: a stream that opens its file later would make it again after its removal.
+  const file = await open(path, "wx", 0o600);
   const entries = new SafeEntries(maxEntries);
   const over = new AbortController();
   const extract = extractor();
@@ -59,7 +61,7 @@ export async function repack(source: AsyncIterable<Uint8Array>, options: RepackO
       extract.destroy(error as Error);
     }
   };
-  const written = pipeline(pack, createWriteStream(path, { mode: 0o600 }));
+  const written = pipeline(pack, file.createWriteStream());
   // Awaited below; a failure of the parser comes first.
   written.catch(() => undefined);
   void feed();

@@ -30,6 +30,8 @@ export interface OutputRange {
   readonly until?: number | undefined;
 }
 
+const LARGE_PIECE_BYTES = 64 * 1024;
+
 /** Reads the log of one sandbox while it is being written. */
 export class LogReader implements SandboxLogs {
   readonly #options: LogReaderOptions;
@@ -66,6 +68,9 @@ export class LogReader implements SandboxLogs {
     let bytes = 0;
     let nextCursor = cursor;
     for await (const piece of this.output(id, { from: cursor })) {
+      // The next page begins with a whole piece: a large one that is cut would be read twice.
+      const room = limitBytes - bytes;
+      if (piece.data.length > Math.max(room, LARGE_PIECE_BYTES) && bytes >= room) break;
       const data = piece.data.subarray(0, limitBytes - bytes);
       if (data.length > 0) {
         pieces.push({ ...piece, data });

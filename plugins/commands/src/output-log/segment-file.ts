@@ -24,7 +24,8 @@ interface RecordRange {
   readonly to?: number | undefined;
 }
 
-const READ_BYTES = 256 * 1024;
+// A record of the largest size that writers make, and its fields.
+const READ_BYTES = 260 * 1024;
 const TRAILER_MAGIC = Buffer.from("copindex", "latin1");
 const TRAILER_BYTES = 8 + TRAILER_MAGIC.length;
 

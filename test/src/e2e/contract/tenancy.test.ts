@@ -188,6 +188,7 @@ const SAMPLES: Readonly<Record<string, Sample>> = {
   "POST /events/webhooks/:id/deliveries/:delivery/repeat": { names: delivery },
   "POST /sandboxes/:id/exec": { names: sandbox, body: '{"cmd":"true"}' },
   "UPGRADE /sandboxes/:id/ws": { names: sandbox },
+  "GET /v1/auth/whoami": {},
   "POST /v1/sandboxes": { body: '{"image":"base"}' },
   "GET /v1/sandboxes": {},
   "GET /v1/sandboxes/:id": { names: sandbox },

@@ -41,7 +41,7 @@ describe("the examples with the official SDKs", { timeout: 240_000 }, () => {
   it("are all known here", async () => {
     const found = (await readdir(EXAMPLES)).filter((name) => !/^(README\.md|quickstart\.mjs)$/.test(name));
     const known = Object.keys(PRINTED).flatMap((name) => LANGUAGES.map(({ suffix }) => name + suffix));
-    assert.deepEqual(found.toSorted(), known.toSorted());
+    assert.deepEqual(found.toSorted(), [...known, "commands-v1.ts"].toSorted());
   });
 
   for (const { what, suffix, program } of LANGUAGES) {
@@ -64,6 +64,15 @@ describe("the examples with the official SDKs", { timeout: 240_000 }, () => {
       }
     });
   }
+
+  it("commands-v1.ts follows a command, and finds its files after a stop", async () => {
+    const { stdout, stderr } = await run(process.execPath, [`${EXAMPLES}commands-v1.ts`], {
+      env: { PATH: process.env["PATH"], E2B_API_URL: server.url, E2B_API_KEY: API_KEY },
+      timeout: 60_000,
+    });
+    assert.equal(stdout, "step 1\nstep 2\nstep 3\nexit code: 7\nstopped\nrunning\ndone\n");
+    assert.equal(stderr, "");
+  });
 
   it("leave no sandbox", () => assert.equal(server.sandboxes.list().length, 0));
 });
