@@ -15,6 +15,7 @@ import { report, reportReading } from "./report/report.js";
 import { runCode } from "./benchmarks/run-code.js";
 import { stdout } from "./benchmarks/stdout.js";
 import { v1Command } from "./benchmarks/v1-command.js";
+import { v1Follow } from "./benchmarks/v1-follow.js";
 import { v1Log } from "./benchmarks/v1-log.js";
 import type { BackendName } from "../harness/server/start-full-server.js";
 
@@ -32,6 +33,7 @@ const BENCHMARKS: ReadonlyMap<string, Benchmark> = new Map([
   ["idle", idle],
   ["v1-command", v1Command],
   ["v1-log", v1Log],
+  ["v1-follow", v1Follow],
 ]);
 
 const BACKENDS: readonly BackendName[] = ["local-process", "linux-namespaces", "jail-freebsd"];

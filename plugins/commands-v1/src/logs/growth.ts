@@ -4,6 +4,16 @@ interface Watched {
   followers: number;
   readonly end: AbortController;
   grown: PromiseWithResolvers<void>;
+  /** Reads since the last output, by what they read. */
+  readonly reads: Map<string, Promise<unknown>>;
+}
+
+/** A command that is watched. */
+export interface Growing extends Disposable {
+  /** Take it before the log is read: it resolves for output that is recorded afterwards, and at the end. */
+  grown(): Promise<void>;
+  /** Reads once for all followers that read the same since the last output. */
+  share<T>(what: string, read: () => Promise<T>): Promise<T>;
 }
 
 /**
@@ -14,13 +24,17 @@ export class Growth {
   readonly #watched = new Map<string, Watched>();
 
   /** Watches a command until the disposal. */
-  watch(command: StartedCommand): Disposable & { readonly grown: () => Promise<void> } {
+  watch(command: StartedCommand): Growing {
     const { id } = command;
     const watched = this.#watched.get(id) ?? this.#begin(command);
     watched.followers += 1;
     return {
-      /** Take it before the log is read: it resolves for output that is recorded afterwards, and at the end. */
       grown: () => watched.grown.promise,
+      share: <T>(what: string, read: () => Promise<T>) => {
+        const shared = (watched.reads.get(what) as Promise<T> | undefined) ?? read();
+        watched.reads.set(what, shared);
+        return shared;
+      },
       [Symbol.dispose]: () => {
         watched.followers -= 1;
         if (watched.followers > 0) return;
@@ -31,7 +45,12 @@ export class Growth {
   }
 
   #begin(command: StartedCommand): Watched {
-    const watched: Watched = { followers: 0, end: new AbortController(), grown: Promise.withResolvers() };
+    const watched: Watched = {
+      followers: 0,
+      end: new AbortController(),
+      grown: Promise.withResolvers(),
+      reads: new Map(),
+    };
     this.#watched.set(command.id, watched);
     void this.#read(command, watched);
     return watched;
@@ -47,5 +66,6 @@ export class Growth {
 function wake(watched: Watched): void {
   const { resolve } = watched.grown;
   watched.grown = Promise.withResolvers();
+  watched.reads.clear();
   resolve();
 }
