@@ -1,4 +1,4 @@
-import { zfsUntilFree } from "../zfs/datasets.js";
+import { isOwnValue, zfsUntilFree } from "../zfs/datasets.js";
 import type { Host } from "../host/host.js";
 
 /** A template that was built here, or whose build began. */
@@ -100,7 +100,7 @@ export class BuiltTemplates {
     for (const line of (await this.#host.run("zfs", words)).split("\n")) {
       const [path = "", property = "", value = "", source = ""] = line.split("\t");
       // The snapshot inherits the property from its dataset; a value inherited from the parent does not count.
-      if ((property === BUILDER || property === PACKAGES) && source !== "local") continue;
+      if ((property === BUILDER || property === PACKAGES) && !isOwnValue(source)) continue;
       if (!found.has(path)) found.set(path, new Map());
       found.get(path)?.set(property, value);
     }
@@ -135,7 +135,7 @@ export class BuiltTemplates {
     const { code, stdout } = await this.#host.try("zfs", ["get", "-H", "-o", "value,source", BUILDER, path]);
     if (code !== 0) return undefined;
     const [value = "", source] = stdout.trim().split("\t");
-    return source === "local" ? value : "";
+    return isOwnValue(source) ? value : "";
   }
 
   #path(name: string, digest: string): string {

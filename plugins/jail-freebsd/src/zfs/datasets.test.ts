@@ -35,21 +35,23 @@ describe("datasets", { skip: reasonWithoutRecordingHost() ?? false }, () => {
     // An inherited value does not show the owner; `-` means that there is none.
     for (const said of [
       "theirs\tlocal\n",
+      "theirs\treceived\n",
       "ours\tinherited from zroot/jails\n",
       "-\t-\n",
-      "ours\treceived\n",
     ]) {
       await recording.answer("zfs", said);
       await assert.rejects(datasets.destroy("e2b-abc"), { code: "permission_denied" }, said);
     }
     const calls = (await recording.calls()).map(({ args }) => args.join(" "));
     assert.deepEqual([...new Set(calls)], [`get -H -o value,source coppice:owner ${PATH}`]);
-    await recording.answer("zfs", "ours\tlocal\n");
-    await datasets.destroy("e2b-abc");
-    assert.deepEqual(
-      (await recording.calls()).slice(1).map(({ args }) => args.join(" ")),
-      [`unmount -f ${PATH}`, `destroy ${PATH}`],
-    );
+    for (const source of ["local", "received"]) {
+      await recording.answer("zfs", `ours\t${source}\n`);
+      await datasets.destroy("e2b-abc");
+      assert.deepEqual(
+        (await recording.calls()).slice(-2).map(({ args }) => args.join(" ")),
+        [`unmount -f ${PATH}`, `destroy ${PATH}`],
+      );
+    }
   });
 
   it("are tried again only while they are busy, by the messages of each release", async () => {

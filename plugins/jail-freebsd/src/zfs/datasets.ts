@@ -32,6 +32,7 @@ const LONGEST_BUSY_PAUSE_MS = 200;
 /** Error messages of zfs(8) for a dataset in use; they differ between releases. */
 const BUSY = /dataset is busy|umount failed|cannot unmount|Device busy/i;
 const MISSING = /dataset does not exist|could not find any snapshots/;
+const OURS = /^(e2b|volume)-[a-z0-9]+$/;
 const NEEDED = /has dependent clones|has children|has snapshots/;
 
 /**
@@ -149,9 +150,9 @@ export class Datasets {
     const found = new Map<string, Map<string, string>>();
     for (const line of (await this.#host.run("zfs", words)).split("\n")) {
       const [path = "", property = "", value = "", source] = line.split("\t");
-      // An inherited value does not show the owner.
-      if (source !== "local" || path.includes("@") || !path.startsWith(`${this.parent}/${prefix}`)) continue;
       const name = path.slice(this.parent.length + 1);
+      // An inherited value does not show the owner. One that was renamed by hand is no longer of ours.
+      if (!isOwnValue(source) || !path.startsWith(`${this.parent}/${prefix}`) || !OURS.test(name)) continue;
       if (!found.has(name)) found.set(name, new Map());
       found.get(name)?.set(property.slice(PREFIX.length), value);
     }
@@ -207,7 +208,7 @@ export class Datasets {
     for (const line of (await this.#host.run("zfs", words)).split("\n")) {
       const [full = "", value, source] = line.split("\t");
       const [path = "", id] = full.split("@");
-      if (id !== undefined && value === mark && source === "local" && owned.has(path)) found.set(id, full);
+      if (id !== undefined && value === mark && isOwnValue(source) && owned.has(path)) found.set(id, full);
     }
     return found;
   }
@@ -248,14 +249,20 @@ export class Datasets {
     const { code, stdout, stderr } = await this.#host.try("zfs", words);
     if (code !== 0 && MISSING.test(stderr)) return false;
     if (code !== 0) throw new Error(`zfs get: ${stderr.trim()}`);
-    if (stdout.trim() === `${this.#owner}\tlocal`) return true;
+    const [owner, source] = stdout.trim().split("\t");
+    if (owner === this.#owner && isOwnValue(source)) return true;
     throw new SandboxError("dataset_not_owned", `dataset ${path} belongs to another installation`);
   }
 
   #path(name: string): string {
-    if (!/^(e2b|volume)-[a-z0-9]+$/.test(name)) throw new Error(`'${name}' is no dataset of ours`);
+    if (!OURS.test(name)) throw new Error(`'${name}' is no dataset of ours`);
     return `${this.parent}/${name}`;
   }
+}
+
+/** Whether a property was set on the dataset itself, here or where `zfs receive` had it from. */
+export function isOwnValue(source: string | undefined): boolean {
+  return source === "local" || source === "received";
 }
 
 /**

@@ -1,0 +1,103 @@
+import assert from "node:assert/strict";
+import { join } from "node:path";
+import { after, before, describe, it } from "node:test";
+import type { Sandbox, SandboxBackend } from "@coppice/core/backend";
+import {
+  type FreebsdHost,
+  openFreebsdHost,
+  reasonWithoutFreebsdHost,
+} from "../harness/freebsd/freebsd-host.js";
+import { newId } from "../harness/freebsd/jail-faults.js";
+
+function specOf(id: string) {
+  return { id, template: "base", limits: {}, allowInternetAccess: false };
+}
+
+async function make(backend: SandboxBackend): Promise<Sandbox> {
+  return backend.provision(specOf(newId()), new AbortController().signal);
+}
+
+async function outputOf(sandbox: Sandbox, script: string): Promise<string> {
+  const env = { PATH: "/usr/bin:/bin" };
+  const started = await sandbox.spawn({ path: "/bin/sh", args: ["-c", script], env, input: "none" });
+  const pieces: Uint8Array[] = [];
+  for await (const { data } of started.output) pieces.push(data);
+  return Buffer.concat(pieces).toString();
+}
+
+describe("jail-freebsd, after mishaps of its host", { skip: reasonWithoutFreebsdHost() ?? false }, () => {
+  let host: FreebsdHost;
+  const zfs = (...words: readonly string[]) => host.run(host.settings.programs.zfs, ...words);
+  const sh = (script: string) => host.run("/bin/sh", "-c", `PATH=/usr/sbin:/usr/bin:/sbin:/bin; ${script}`);
+
+  before(async () => {
+    host = await openFreebsdHost();
+  });
+  after(() => host[Symbol.asyncDispose]());
+
+  it("starts beside a dataset that was renamed by hand, and leaves it alone", async () => {
+    const first = host.backend();
+    const [renamed, kept] = [await make(first), await make(first)];
+    for (const each of [renamed, kept]) await each.stopping?.stop();
+    await first.close();
+    const [before, now] = ["", "-old"].map((end) => `coppice/jails/e2b-${renamed.id}${end}`) as [
+      string,
+      string,
+    ];
+    await zfs("unmount", "-f", before);
+    await zfs("rename", before, now);
+    const second = host.backend();
+    const found = await second.recover();
+    assert.deepEqual(
+      found.map(({ id }) => id),
+      [kept.id],
+    );
+    for (const each of found) await each.destroy();
+    await second.sweep();
+    await second.close();
+    assert.deepEqual(await host.leaks(), [`dataset ${now}`]);
+    await zfs("destroy", now);
+  });
+
+  it("has the sandboxes, snapshots and volumes that zfs receive has brought", async () => {
+    const first = host.backend();
+    await first.recover();
+    const sandbox = await make(first);
+    await outputOf(sandbox, "echo kept > file");
+    await sandbox.snapshots?.take("snapshot1");
+    await first.volumes.make({ id: "volume1", sizeMiB: 32 });
+    await sandbox.stopping?.stop();
+    await first.close();
+    const stream = join(host.directory, "stream");
+    await zfs("snapshot", "-r", "coppice/jails@moved");
+    await sh(
+      `zfs send -R coppice/jails@moved > ${stream}; zfs receive -u coppice/moved < ${stream}; zfs unmount -a || true`,
+    );
+    await zfs("destroy", "-R", "coppice/jails");
+    await zfs("rename", "coppice/moved", "coppice/jails");
+    await zfs("destroy", "-r", "coppice/jails@moved");
+    assert.match(
+      await zfs("get", "-H", "-o", "source", "coppice:owner", `coppice/jails/e2b-${sandbox.id}`),
+      /received/,
+    );
+    await zfs("mount", "coppice/jails/volume-volume1");
+
+    const second = host.backend();
+    const [found, ...others] = await second.recover();
+    assert.deepEqual([found?.id, others.length], [sandbox.id, 0]);
+    assert.deepEqual(await second.snapshots.list(), ["snapshot1"]);
+    assert.deepEqual(await second.volumes.list(), ["volume1"]);
+    await found?.stopping?.start(specOf(sandbox.id), new AbortController().signal);
+    assert.equal(found && (await outputOf(found, "cat file")), "kept\n");
+    const copy = await second.provision(
+      { ...specOf(newId()), snapshot: "snapshot1" },
+      new AbortController().signal,
+    );
+    assert.equal(await outputOf(copy, "cat file"), "kept\n");
+    for (const each of [copy, found]) await each?.destroy();
+    await second.snapshots.remove("snapshot1");
+    await second.volumes.remove("volume1");
+    assert.deepEqual(await host.leaks(), []);
+    await second.close();
+  });
+});
