@@ -87,6 +87,14 @@ export async function missingPrograms({
   return problems;
 }
 
+/** Returns the problems by which a new sandbox would reach devices or networks of the host that it must not reach. */
+export async function hostGaps(
+  { host, networks }: Pick<HostProblemsOptions, "host" | "networks">,
+  settings: JailSettings,
+): Promise<readonly HostProblem[]> {
+  return [...(await devfsProblems(host, settings)), ...((await networks?.gaps()) ?? [])];
+}
+
 /** Without a ruleset, /dev of a sandbox would show every device of the host. */
 async function devfsProblems(host: Host, { devfsRuleset }: JailSettings): Promise<readonly HostProblem[]> {
   const { stdout } = await host.try("devfs", ["rule", "-s", String(devfsRuleset), "show"]);

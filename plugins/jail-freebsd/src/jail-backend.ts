@@ -20,7 +20,7 @@ import type { EnforcedLimit } from "./host/enforced-limits.js";
 import { connectSoon } from "./host/host.js";
 import type { HostProblem } from "./host/host-problem.js";
 import { trialProblems } from "./host-trials.js";
-import { hostProblems, missingPrograms } from "./host-problems.js";
+import { hostGaps, hostProblems, missingPrograms } from "./host-problems.js";
 import type { JailSettings } from "./jail-freebsd-config.js";
 import { JexecCommands } from "./jails/jexec-commands.js";
 import { AGENT, type Opened, openHost } from "./open-host.js";
@@ -72,6 +72,8 @@ export class JailBackend implements SandboxBackend {
   /** Ids of sandboxes that are being created, or removed after a failed creation. */
   readonly #beginning = new Set<string>();
   #isRecovered = false;
+  /** As the last sweep, or the last start of a sandbox after it, has found them. */
+  #gaps: readonly HostProblem[] = [];
   #opening: Promise<Opened> | undefined;
 
   constructor({ leases, log, settings }: JailBackendOptions) {
@@ -90,9 +92,7 @@ export class JailBackend implements SandboxBackend {
 
   async check(): Promise<void> {
     const problems = await this.problems();
-    if (problems.length === 0) return;
-    const text = problems.map(({ message }) => message).join("; ");
-    throw new SandboxError("host_unusable", `jail-freebsd cannot use this host: ${text}`);
+    if (problems.length > 0) throw unusable(problems);
   }
 
   /** Every problem that keeps this host from running the backend. */
@@ -178,6 +178,8 @@ export class JailBackend implements SandboxBackend {
     const { datasets, jails, rules } = opened;
     const { agentInside, devfsRuleset, procfs, sysvipc } = this.#settings;
     signal.throwIfAborted();
+    if (this.#gaps.length > 0) await this.#findGaps(opened);
+    if (this.#gaps.length > 0) throw unusable(this.#gaps);
     const volumes = await opened.volumes.mountsIn(paths.root, spec.mounts ?? []);
     // Before the jail exists: no process in it ever runs without limits.
     await rules?.set(paths.name, limits);
@@ -264,6 +266,7 @@ export class JailBackend implements SandboxBackend {
   async sweep(): Promise<void> {
     if (!this.#isRecovered) return;
     const opened = await this.#open();
+    await this.#findGaps(opened);
     const remove = async (id: string) => {
       this.#log.warn({ sandbox: id }, "abandoned sandbox; removing it");
       await this.#removeAbandoned(opened, id);
@@ -271,6 +274,21 @@ export class JailBackend implements SandboxBackend {
     await Promise.all([...(await this.#abandoned(opened))].map(remove));
     await opened.networks?.removeOthers();
     await opened.datasets.collect();
+  }
+
+  /** Looks for what the operator took away while the server runs: the ruleset of devfs, or the filter of pf. */
+  async #findGaps(opened: Opened): Promise<void> {
+    this.#gaps = await hostGaps(opened, this.#settings).catch((error: unknown) => [
+      { message: messageOf(error), fix: "see docs/freebsd.md" },
+    ]);
+    for (const { fix, message } of this.#gaps) {
+      this.#log.error({ reason: message, fix }, "sandboxes are not kept from the host; none is started");
+    }
+  }
+
+  /** Fails while no sandbox is started because the host would not be kept from it. */
+  health(): void {
+    if (this.#gaps.length > 0) throw unusable(this.#gaps);
   }
 
   /** Removes an abandoned sandbox. The next sweep tries again when this fails. */
@@ -530,6 +548,11 @@ async function originOf(
   if (origin === undefined)
     throw new SandboxError("snapshot_not_found", `there is no snapshot '${snapshot}'`);
   return origin;
+}
+
+function unusable(problems: readonly HostProblem[]): SandboxError {
+  const text = problems.map(({ message }) => message).join("; ");
+  return new SandboxError("host_unusable", `jail-freebsd cannot use this host: ${text}`);
 }
 
 /** True for a dataset whose creation finished and whose removal did not begin. */

@@ -29,6 +29,7 @@ export const plugin = definePlugin({
       plugin.onStop(() => sweeper.stop());
     });
     plugin.health("jail-freebsd", async () => {
+      backend.health();
       const limits = await backend.enforcedLimits();
       return limits && Object.fromEntries(limits.map(({ name, how }) => [name, how]));
     });

@@ -1,4 +1,5 @@
 import assert from "node:assert/strict";
+import { chmod, rm, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { after, before, describe, it } from "node:test";
 import type { Sandbox, SandboxBackend } from "@coppice/core/backend";
@@ -99,5 +100,44 @@ describe("jail-freebsd, after mishaps of its host", { skip: reasonWithoutFreebsd
     await second.volumes.remove("volume1");
     assert.deepEqual(await host.leaks(), []);
     await second.close();
+  });
+
+  it("starts no sandbox while devfs has no ruleset or pf does not filter, and says so", async () => {
+    await using connected = await openFreebsdHost({ isConnected: true });
+    const { directory, settings } = connected;
+    const off = join(directory, "off");
+    const answer = async (program: "devfs" | "pfctl", asked: string, said: string) => {
+      const path = join(directory, asked.replaceAll(" ", "_"));
+      const script = `[ -e ${off} ] && [ "$*" = "${asked}" ] && { echo "${said}"; exit 0; }`;
+      await writeFile(path, `#!/bin/sh\n${script}\nexec ${settings.programs[program]} "$@"\n`);
+      await chmod(path, 0o755);
+      return { ...settings.programs, [program]: path };
+    };
+    for (const [programs, reason] of [
+      [await answer("devfs", "rule -s 200 show", ""), /devfs has no ruleset 200/],
+      [await answer("pfctl", "-s info", "Status: Disabled"), /pf is not enabled/],
+      [await answer("pfctl", "-s rules", "pass all"), /pf's rules have no anchor/],
+    ] as const) {
+      const backend = connected.backend({ programs });
+      await backend.recover();
+      const sandbox = await make(backend);
+      backend.health();
+      await writeFile(off, "");
+      await backend.sweep();
+      await assert.rejects(make(backend), { message: reason });
+      await sandbox.stopping?.stop();
+      const start = async () => sandbox.stopping?.start(specOf(sandbox.id), new AbortController().signal);
+      await assert.rejects(start(), { message: reason });
+      assert.throws(() => {
+        backend.health();
+      }, reason);
+      await rm(off);
+      await start();
+      assert.equal(await outputOf(sandbox, "echo again"), "again\n");
+      backend.health();
+      for (const each of [sandbox, await make(backend)]) await each.destroy();
+      assert.deepEqual(await connected.leaks(), []);
+      await backend.close();
+    }
   });
 });

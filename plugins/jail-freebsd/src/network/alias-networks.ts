@@ -52,14 +52,19 @@ export class AliasNetworks implements SandboxNetworks {
       const fix = "set jail-freebsd.network.outside to the interface that leads out, and in pf.conf too";
       problems.push({ message: `there is no interface ${outside} with an IPv4 address`, fix });
     }
+    return [...problems, ...(await this.gaps()), ...(await this.#listenerProblems())];
+  }
+
+  async gaps(): Promise<readonly HostProblem[]> {
+    const { loopback, outside } = this.#settings;
+    const problems: HostProblem[] = [];
     const { stdout: interfaces } = await this.#host.try("pfctl", ["-v", "-s", "Interfaces"]);
     for (const link of ["lo0", loopback, outside]) {
       if (!interfaces.split("\n").includes(`${link} (skip)`)) continue;
       const message = `pf skips ${link}: sandboxes reach the host, and each other, there`;
       problems.push({ message, fix: `remove ${link} from set skip in pf.conf, then service pf reload` });
     }
-    problems.push(...(await this.#anchors.problems(["nat-anchor", "anchor"])));
-    return [...problems, ...(await this.#listenerProblems())];
+    return [...problems, ...(await this.#anchors.problems(["nat-anchor", "anchor"]))];
   }
 
   /** A jail that shares the stack cannot reach even itself without an address. */

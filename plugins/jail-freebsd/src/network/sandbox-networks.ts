@@ -8,6 +8,8 @@ export interface SandboxNetworks {
   /** Addresses of connected sandboxes. */
   readonly addresses: AddressPool;
   problems(): Promise<readonly HostProblem[]>;
+  /** The problems with which pf(4) does not filter what sandboxes send; also part of `problems`. */
+  gaps(): Promise<readonly HostProblem[]>;
   needsAddress(rules: EgressRules): boolean;
   /** Jail parameters for an address, or for none. */
   stackOf(lease: Lease | undefined): JailStack;

@@ -60,6 +60,11 @@ export class VnetNetworks implements SandboxNetworks {
         fix: `ifconfig bridge create name ${bridge} inet ${address} up, and the lines of rc.conf in docs/freebsd.md`,
       });
     }
+    return [...problems, ...(await this.gaps())];
+  }
+
+  async gaps(): Promise<readonly HostProblem[]> {
+    const problems: HostProblem[] = [];
     for (const name of NEEDED_SYSCTLS) {
       const { stdout } = await this.#host.try("sysctl", ["-n", name]);
       if (stdout.trim() === "1") continue;
