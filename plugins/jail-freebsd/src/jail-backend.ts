@@ -75,6 +75,8 @@ export class JailBackend implements SandboxBackend {
   /** As the last sweep, or the last start of a sandbox after it, has found them. */
   #gaps: readonly HostProblem[] = [];
   #opening: Promise<Opened> | undefined;
+  /** For questions about the host alone. */
+  #looking: Promise<Opened> | undefined;
 
   constructor({ leases, log, settings }: JailBackendOptions) {
     this.#settings = settings;
@@ -100,7 +102,7 @@ export class JailBackend implements SandboxBackend {
     const missing = await missingPrograms(this.#settings);
     if (missing.length > 0) return missing;
     try {
-      return await hostProblems({ settings: this.#settings, ...(await this.#open()) });
+      return await hostProblems({ settings: this.#settings, ...(await this.#look()) });
     } catch (error) {
       return [{ message: messageOf(error), fix: "see docs/freebsd.md" }];
     }
@@ -108,18 +110,18 @@ export class JailBackend implements SandboxBackend {
 
   /** Commands that make a sandbox and that fail on this host, which has no other problem. */
   async trialProblems(): Promise<readonly HostProblem[]> {
-    return trialProblems(await this.#open(), this.#settings);
+    return trialProblems(await this.#look(), this.#settings);
   }
 
   /** Reads a value of sysctl(8); undefined for an unknown name. */
   async sysctl(name: string): Promise<string | undefined> {
-    const { code, stdout } = await (await this.#open()).host.try("sysctl", ["-n", name]);
+    const { code, stdout } = await (await this.#look()).host.try("sysctl", ["-n", name]);
     return code === 0 ? stdout.trim() : undefined;
   }
 
   /** The snapshot that new sandboxes of a template are cloned from. @throws SandboxError not_found */
   async templateSnapshot(template: string): Promise<string> {
-    const { datasets, templates } = await this.#open();
+    const { datasets, templates } = await this.#look();
     const snapshot = await templates.snapshotOf(template);
     if (await datasets.hasSnapshot(snapshot)) return snapshot;
     throw new SandboxError("snapshot_not_found", `there is no snapshot ${snapshot} for template ${template}`);
@@ -241,6 +243,7 @@ export class JailBackend implements SandboxBackend {
   }
 
   async recover(): Promise<readonly Sandbox[]> {
+    await this.#endLook();
     const opened = await this.#open();
     const running = await opened.jails.names();
     const owned = (await opened.datasets.owned()).filter(({ name }) => !this.#alive.has(idOf(name)));
@@ -314,14 +317,16 @@ export class JailBackend implements SandboxBackend {
 
   /** How limits are enforced; undefined before the first successful check. */
   async enforcedLimits(): Promise<readonly EnforcedLimit[] | undefined> {
-    const opened = await this.#opening?.catch(() => undefined);
+    const opened = await (this.#opening ?? this.#looking)?.catch(() => undefined);
     return opened?.limits;
   }
 
   /** Leaves the remaining sandboxes to the next server. */
   async close(): Promise<void> {
+    await this.#endLook();
     const opened = await this.#opening?.catch(() => undefined);
-    const isEmpty = this.#alive.size === 0;
+    // The agent of an earlier server has its sandboxes, which are not known before they are recovered.
+    const isEmpty = this.#alive.size === 0 && (this.#isRecovered || opened?.host.isTakenOver === false);
     await Promise.all([...this.#alive.values()].map((sandbox) => sandbox.detach()));
     this.#alive.clear();
     await opened?.host.close({ isEmpty });
@@ -517,16 +522,37 @@ export class JailBackend implements SandboxBackend {
   }
 
   #open(): Promise<Opened> {
-    this.#opening ??= openHost({
-      settings: this.#settings,
-      leases: this.#leases,
-      log: this.#log,
-      names: () => [...this.#alive.values()].map(({ name }) => name),
-    }).catch((error: unknown) => {
+    this.#opening ??= this.#openHost(false).catch((error: unknown) => {
       this.#opening = undefined;
       throw error;
     });
     return this.#opening;
+  }
+
+  /** For `coppice doctor` beside a server, and for a start that may fail: neither may end what runs. */
+  #look(): Promise<Opened> {
+    if (this.#opening !== undefined) return this.#opening;
+    this.#looking ??= this.#openHost(true).catch((error: unknown) => {
+      this.#looking = undefined;
+      throw error;
+    });
+    return this.#looking;
+  }
+
+  async #endLook(): Promise<void> {
+    const looked = await this.#looking?.catch(() => undefined);
+    this.#looking = undefined;
+    await looked?.host.close({ isEmpty: true });
+  }
+
+  #openHost(isPrivate: boolean): Promise<Opened> {
+    return openHost({
+      settings: this.#settings,
+      leases: this.#leases,
+      log: this.#log,
+      names: () => [...this.#alive.values()].map(({ name }) => name),
+      isPrivate,
+    });
   }
 }
 

@@ -48,6 +48,8 @@ export interface OpenHostOptions {
   readonly log: Logger;
   /** Returns the names of all sandboxes. */
   readonly names: () => readonly string[];
+  /** True for an agent of this process alone. That of the server has one user at a time, and the sandboxes end with it. */
+  readonly isPrivate: boolean;
 }
 
 /** File name of the agent program in the directory mounted in every jail. */
@@ -58,7 +60,7 @@ const LONGEST_ID = 64;
 
 /** @throws Error with the reason why this host cannot be used */
 export async function openHost(options: OpenHostOptions): Promise<Opened> {
-  const { leases: allLeases, log, names, settings } = options;
+  const { isPrivate, leases: allLeases, log, names, settings } = options;
   const { dataset, directory, hostCommandTimeout, programs, templateSignatures } = settings;
   const agent = settings.agent ?? agentBinary();
   if (agent === undefined)
@@ -74,7 +76,7 @@ export async function openHost(options: OpenHostOptions): Promise<Opened> {
   const host = new Host({
     programs,
     agent,
-    socket: join(directory, "host.sock"),
+    socket: isPrivate ? undefined : join(directory, "host.sock"),
     timeoutMs: hostCommandTimeout,
     log,
   });

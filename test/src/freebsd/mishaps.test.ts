@@ -8,6 +8,7 @@ import {
   openFreebsdHost,
   reasonWithoutFreebsdHost,
 } from "../harness/freebsd/freebsd-host.js";
+import { startCoppice } from "../harness/server/coppice-command.js";
 import { newId } from "../harness/freebsd/jail-faults.js";
 
 function specOf(id: string) {
@@ -100,6 +101,44 @@ describe("jail-freebsd, after mishaps of its host", { skip: reasonWithoutFreebsd
     await second.volumes.remove("volume1");
     assert.deepEqual(await host.leaks(), []);
     await second.close();
+  });
+
+  it("leaves sandboxes to the next server where one cannot start", async () => {
+    const first = host.backend();
+    await first.recover();
+    const sandbox = await make(first);
+    await first.close();
+    const unable = host.backend({ devfsRuleset: 201 });
+    await assert.rejects(unable.check(), /devfs has no ruleset 201/);
+    await unable.close();
+    const failing = host.backend({ programs: { ...host.settings.programs, jls: "/bin/false" } });
+    await assert.rejects(failing.recover(), /jls/);
+    await failing.close();
+
+    const next = host.backend();
+    await next.check();
+    const [found] = await next.recover();
+    assert.equal(found?.id, sandbox.id);
+    assert.equal(found && (await outputOf(found, "echo alive")), "alive\n");
+    await found?.destroy();
+    await next.close();
+    assert.deepEqual(await host.leaks(), []);
+  });
+
+  it("has sandboxes that live on beside coppice doctor", async () => {
+    const backend = host.backend();
+    await backend.recover();
+    const sandbox = await make(backend);
+    const config = join(host.directory, "config.yaml");
+    const listeners = { api: { host: "127.0.0.1", port: 0 } };
+    const plugins = { "jail-freebsd": host.configuration };
+    await writeFile(config, JSON.stringify({ listeners, dataDir: join(host.directory, "data"), plugins }));
+    const { stdout } = await startCoppice(["doctor", config]).end;
+    assert.match(stdout.toString(), /ok {4}jail-freebsd: the commands that make a sandbox work/);
+    assert.equal(await outputOf(sandbox, "echo alive"), "alive\n");
+    await sandbox.destroy();
+    await backend.close();
+    assert.deepEqual(await host.leaks(), []);
   });
 
   it("starts no sandbox while devfs has no ruleset or pf does not filter, and says so", async () => {

@@ -4,7 +4,7 @@ import { open } from "node:fs/promises";
 import type { Socket } from "node:net";
 import { dirname, join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
-import { AgentConnection, type AgentProcess, connectSocket } from "@coppice/agent";
+import { AgentConnection, type AgentProcess, connectSocket, startHostAgent } from "@coppice/agent";
 import { SandboxError, messageOf, type Logger } from "@coppice/core";
 import type { JailSettings } from "../jail-freebsd-config.js";
 
@@ -50,8 +50,8 @@ export interface HostOptions {
   readonly programs: JailSettings["programs"];
   /** Program of the agent that starts all others. */
   readonly agent: string;
-  /** Path of the agent's socket. */
-  readonly socket: string;
+  /** Path of the agent's socket. Without one the agent ends with this process, and nobody else has it. */
+  readonly socket: string | undefined;
   readonly timeoutMs: number;
   readonly log: Pick<Logger, "debug" | "warn">;
 }
@@ -72,9 +72,15 @@ export class Host {
   readonly #options: HostOptions;
   #connection: Promise<AgentConnection> | undefined;
   #isClosed = false;
+  #isTakenOver = false;
 
   constructor(options: HostOptions) {
     this.#options = options;
+  }
+
+  /** True for the agent of an earlier process, which may have started others that depend on it. */
+  get isTakenOver(): boolean {
+    return this.#isTakenOver;
   }
 
   /**
@@ -198,8 +204,12 @@ export class Host {
 
   async #start(): Promise<AgentConnection> {
     const { agent, socket } = this.#options;
+    if (socket === undefined) return startHostAgent({ binary: agent });
     const found = await connectSocket(socket).catch(() => undefined);
-    if (found !== undefined) return AgentConnection.open(found);
+    if (found !== undefined) {
+      this.#isTakenOver = true;
+      return AgentConnection.open(found);
+    }
     // Not the server's stderr: daemon(8) waits until every process that holds its pipe has ended, and this one outlives
     // the server. Each agent begins the file anew, so it needs no rotation.
     const log = await open(join(dirname(socket), "agent.log"), "w", 0o600);
