@@ -7,8 +7,9 @@
 # suite that the tests run elsewhere, without a network and with one. What it makes is below POOL/coppice-smoke and /var/db/coppice-smoke, which must not
 # be there, and are not afterwards.
 set -u
-cd "$(dirname "$0")/.." || exit 70
 pool=${1-} base=${2-/usr/freebsd-dist/base.txz}
+case $base in /*) ;; *) base=$PWD/$base ;; esac
+cd "$(dirname "$0")/.." || exit 70
 directory=/var/db/coppice-smoke
 missing=0
 
@@ -32,6 +33,9 @@ command -v npm > /dev/null || lacks "npm" "pkg install npm-node24"
 zpool list -H "$pool" > /dev/null 2>&1 || lacks "the ZFS pool $pool" "name one that zpool list shows"
 ! zfs list -H "$pool/coppice-smoke" > /dev/null 2>&1 || lacks "room" "$pool/coppice-smoke is there: zfs destroy -r it"
 [ ! -e "$directory" ] || lacks "room" "$directory is there: remove it"
+# Its sweeps and ours would remove each other's anchors and epairs.
+! service coppice onestatus > /dev/null 2>&1 || lacks "a host without a server" "service coppice stop"
+! jls name 2> /dev/null | grep -q '^e2b-' || lacks "a host without sandboxes" "end those that jls shows, and start no server meanwhile"
 [ -e "$base" ] || lacks "$base" "fetch base.txz of $(uname -r | cut -d - -f 1)-RELEASE, or name it as the second argument"
 is_one kern.racct.enable || lacks "kern.racct.enable=1" "config/freebsd/loader.conf, then reboot"
 devfs rule -s 200 show 2> /dev/null | grep -q include || lacks "devfs ruleset 200" "config/freebsd/devfs.rules, then service devfs restart"
@@ -41,13 +45,13 @@ if ifconfig coppicenet0 > /dev/null 2>&1; then
   for name in net.inet.ip.forwarding net.link.bridge.pfil_member net.link.bridge.pfil_local_phys; do
     is_one $name || lacks "$name=1" "config/freebsd/sysctl.conf, then service sysctl restart"
   done
-  ifconfig coppicenet0 | grep -q 'inet 10.78.0.1 ' || lacks "the address 10.78.0.1 of coppicenet0" "config/freebsd/rc.conf, then service netif cloneup"
+  ifconfig coppicenet0 | grep -q 'inet 10.78.0.1 ' || lacks "the address 10.78.0.1 of coppicenet0" "config/freebsd/rc.conf, then reboot"
 fi
 if ifconfig lo1 > /dev/null 2>&1; then
   kinds="${kinds:+$kinds }alias"
   pfctl -s nat 2> /dev/null | grep -q 'nat-anchor "coppice/\*"' || lacks 'the anchor of nat "coppice/*" of pf' "config/freebsd/pf-alias.conf, then service pf start"
 fi
-[ -n "$kinds" ] || lacks "the bridge coppicenet0, or lo1" "config/freebsd/rc.conf, then service netif cloneup"
+[ -n "$kinds" ] || lacks "the bridge coppicenet0, or lo1" "config/freebsd/rc.conf, then reboot"
 pfctl -s rules 2> /dev/null | grep -q 'anchor "coppice/\*"' || lacks 'the anchor "coppice/*" of pf' "config/freebsd/pf.conf, then service pf start"
 outside=$(route -n get default | sed -n 's/.*interface: //p')
 [ $missing = 0 ] || { echo "$missing missing"; exit 69; }
@@ -58,8 +62,16 @@ export COPPICE_API_KEY
 coppice() { node core/bin/coppice.mjs "$@"; }
 clean_up() {
   [ ! -e "$directory/daemon.pid" ] || kill "$(cat "$directory/daemon.pid")"
-  zfs destroy -r "$pool/coppice-smoke"
-  rm -rf "$directory"
+  # After an interruption there may be some: their datasets would be busy.
+  jls name path | while read -r name path; do
+    case $path in "$directory"/*) jail -R "$name" ;; esac
+  done
+  # Agents, by their sockets.
+  sockstat -qu | awk -v below="$directory/" 'index($0, below) { print $3 }' | sort -u | xargs kill -9
+  mount -p | awk -v below="$directory/jails/roots/e2b-" 'index($2, below) == 1 && $3 != "zfs" { print $2 }' | sort -r | xargs -n 1 umount -f
+  zfs destroy -rf "$pool/coppice-smoke"
+  # -x: nothing that is still mounted.
+  rm -rfx "$directory"
 }
 trap clean_up EXIT
 trap 'exit 130' INT TERM
