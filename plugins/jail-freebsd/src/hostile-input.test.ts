@@ -98,6 +98,12 @@ describe("hostile input of a client", { skip: reasonWithoutRecordingHost() ?? fa
       count++;
     }
     assert.ok(count > 100);
+    for (const length of [101, 300, 100_000]) {
+      await assert.rejects(
+        backend.provision({ ...plain, template: "x".repeat(length) }, new AbortController().signal),
+        { code: "not_found" },
+      );
+    }
     const seen = (await recording.calls()).map(({ args, input }) => [...args, input].join("\n"));
     assert.doesNotMatch(seen.join("\n"), new RegExp(MARK));
     const { directory } = recording.settings;

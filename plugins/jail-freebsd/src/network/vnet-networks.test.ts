@@ -154,5 +154,12 @@ block drop out quick on coppicenet0 inet from any to 10.78.0.10
     await recording.answer("sysctl", "1\n");
     await recording.answer("pfctl", 'Status: Enabled for 0 days\nanchor "coppice/*" all\n');
     assert.deepEqual(await networks.problems(), []);
+    const theirs = "epair10010a: flags=8943\n\tgroups: epair coppice_999999_\n";
+    const ours = "epair10011a: flags=8943\n\tgroups: epair coppice_012345_\n";
+    await recording.answer("ifconfig", `coppicenet0: flags=8843\n\tinet 10.78.0.1 netmask\n${theirs}${ours}`);
+    assert.deepEqual(
+      (await networks.problems()).map(({ message }) => message),
+      ["epair10010a belongs to another server"],
+    );
   });
 });

@@ -20,6 +20,7 @@ export interface VnetNetworksOptions {
 
 /** With connections to more destinations to cut than this, one command cuts all. */
 const MOST_KILLS = 32;
+const GROUP = "coppice_";
 // arp(8) of FreeBSD 14 prints the errors of netlink(4).
 const MISSING = /does not exist|cannot locate|can't locate|not found|No such file or directory/i;
 /** Without these, pf does not see packets from a bridge member to the host. */
@@ -46,7 +47,7 @@ export class VnetNetworks implements SandboxNetworks {
     this.#settings = settings;
     this.#anchors = new PfAnchors(host, settings.anchor);
     // A name of an interface group must not end with a digit.
-    this.#group = `coppice_${digest.slice(0, 6)}_`;
+    this.#group = `${GROUP}${digest.slice(0, 6)}_`;
   }
 
   async problems(): Promise<readonly HostProblem[]> {
@@ -59,6 +60,12 @@ export class VnetNetworks implements SandboxNetworks {
         message: `there is no bridge ${bridge} with the address ${address}`,
         fix: `ifconfig bridge create name ${bridge} inet ${address} up, and the lines of rc.conf in docs/freebsd.md`,
       });
+    }
+    // Their number is all that says whose they are: a server would remove those of another one.
+    for (const { groups, link } of await this.#links()) {
+      if (!groups.some((group) => group.startsWith(GROUP) && group !== this.#group)) continue;
+      const fix = "give each server of this host its own jail-freebsd.network.range, firstEpair and anchor";
+      problems.push({ message: `${link} belongs to another server`, fix });
     }
     return [...problems, ...(await this.gaps())];
   }
@@ -134,16 +141,9 @@ export class VnetNetworks implements SandboxNetworks {
   }
 
   async found(): Promise<ReadonlyMap<string, string>> {
-    const { stdout } = await this.#host.try("ifconfig", ["-a"]);
     const found = new Map<string, string>();
-    // Each interface begins in the first column.
-    for (const text of stdout.split(/^(?=\S)/m)) {
-      const [, link = ""] = /^(\w+): /.exec(text) ?? [];
-      const [, jail] = /^\s+description: (\S+)$/m.exec(text) ?? [];
-      const [, groups = ""] = /^\s+groups: (.*)$/m.exec(text) ?? [];
-      const address = this.addresses.addressAt(this.#numberOf(link));
-      if (jail === undefined || address === undefined || !groups.split(" ").includes(this.#group)) continue;
-      found.set(jail, address);
+    for (const { address, groups, jail } of await this.#links()) {
+      if (jail !== undefined && groups.includes(this.#group)) found.set(jail, address);
     }
     return found;
   }
@@ -159,6 +159,19 @@ export class VnetNetworks implements SandboxNetworks {
     for (const name of await this.#anchors.names()) {
       await this.addresses.whileFree(this.#numberOf(name), () => this.#anchors.flush(name));
     }
+  }
+
+  /** Epairs with the number of an address, whoever made them. */
+  async #links() {
+    const { stdout } = await this.#host.try("ifconfig", ["-a"]);
+    // Each interface begins in the first column.
+    return stdout.split(/^(?=\S)/m).flatMap((text) => {
+      const [, link = ""] = /^(\w+): /.exec(text) ?? [];
+      const [, jail] = /^\s+description: (\S+)$/m.exec(text) ?? [];
+      const [, groups = ""] = /^\s+groups: (.*)$/m.exec(text) ?? [];
+      const address = this.addresses.addressAt(this.#numberOf(link));
+      return address === undefined ? [] : [{ link, jail, address, groups: groups.split(" ") }];
+    });
   }
 
   /** Ends connections to one destination, or to all, including translated ones. */

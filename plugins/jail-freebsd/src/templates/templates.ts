@@ -41,8 +41,9 @@ export class Templates {
   }
 
   #settingsOf(name: string): JailSettings["templates"][string] | undefined {
-    if (!/^[A-Za-z0-9][A-Za-z0-9._-]*$/.test(name)) {
-      throw new SandboxError("template_not_found", `jail-freebsd has no template '${name}'`);
+    // zfs(8) has a limit of 255 characters for a dataset and of 256 for a property.
+    if (!/^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$/.test(name)) {
+      throw new SandboxError("template_not_found", `jail-freebsd has no template '${name.slice(0, 100)}'`);
     }
     return Object.hasOwn(this.#settings, name) ? this.#settings[name] : undefined;
   }

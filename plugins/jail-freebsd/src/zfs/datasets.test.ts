@@ -87,6 +87,24 @@ describe("datasets", { skip: reasonWithoutRecordingHost() ?? false }, () => {
     }
   });
 
+  it("leave out what is missing of their use, and say why nothing is known", async () => {
+    await using recording = await openRecordingHost();
+    const datasets = datasetsOf(recording);
+    const { programs } = recording.settings;
+    const missing = "cannot open 'zroot/jails/e2b-gone': dataset does not exist";
+    const known = `printf '${PATH}\\t7\\n'`;
+    const use = async (script: string) => {
+      await writeFile(programs.zfs, `#!/bin/sh\n${script}\n`);
+      return [...(await datasets.usedBytes(["e2b-abc", "e2b-gone"]))];
+    };
+    assert.deepEqual(await use(`${known}; echo "${missing}" >&2; exit 1`), [["e2b-abc", 7]]);
+    await assert.rejects(
+      use(`echo "${missing}" >&2; echo "cannot open: I/O error" >&2; exit 1`),
+      /I\/O error/,
+    );
+    await assert.rejects(use("exit 2"), /ended with 2/);
+  });
+
   it("are retained unmounted while they have clones or snapshots", async () => {
     for (const reason of [
       `cannot destroy '${PATH}': filesystem has dependent clones`,

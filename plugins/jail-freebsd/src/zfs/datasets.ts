@@ -134,7 +134,10 @@ export class Datasets {
   async usedBytes(names: readonly string[]): Promise<ReadonlyMap<string, number>> {
     if (names.length === 0) return new Map();
     const words = ["get", "-Hp", "-o", "name,value", "referenced", ...names.map((name) => this.#path(name))];
-    const { stdout } = await this.#host.try("zfs", words);
+    const result = await this.#host.try("zfs", words);
+    const { code, stderr, stdout } = result;
+    const isOther = stderr.split("\n").some((line) => line !== "" && !MISSING.test(line));
+    if (code !== 0 && (isOther || stderr === "")) throw failureOf("zfs", words, result);
     return new Map(
       stdout.split("\n").flatMap((line) => {
         const [path = "", value] = line.split("\t");
