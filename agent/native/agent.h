@@ -54,6 +54,21 @@ struct source {
   uint8_t frame;
 };
 
+/** Output that was sent and not paid for with credit, as entries in a row. */
+struct kept {
+  bool is_on;
+  // The connection has given credit already.
+  bool is_granted;
+  uint8_t *bytes;
+  uint32_t capacity;
+  // Positions of the oldest entry, of the next one to send, and after the last one.
+  uint32_t start, sent, end;
+  // Credit that does not pay for the whole oldest entry yet.
+  uint32_t paid;
+  // Bytes of output before the oldest entry.
+  uint64_t from;
+};
+
 struct account {
   char name[256];
   char home[1024];
@@ -84,13 +99,24 @@ void send_error(uint32_t id, uint8_t stage, int error, const char *detail);
 void break_connection(const char *why);
 
 // streams.c
-// Moves available bytes of a source into a frame. 0: none now, 1: some, -1: end of file.
-int relay_source(struct source *source, uint32_t id, uint32_t *credit);
+// Moves available bytes of a source into a frame, and keeps them where that is on. 0: none now, 1: some, -1: end of file.
+int relay_source(struct source *source, uint32_t id, uint32_t *credit, struct kept *kept);
 bool sink_put(struct sink *sink, const uint8_t *data, uint32_t length);
 // Returns false when the descriptor accepts no more bytes.
 bool sink_flush(struct sink *sink);
 void sink_close(struct sink *sink);
 void source_close(struct source *source);
+
+// kept.c
+void kept_add(struct kept *kept, uint8_t type, const uint8_t *data, uint32_t length);
+// Removes what the credit pays for.
+void kept_pay(struct kept *kept, uint32_t bytes);
+// Everything is to be sent again.
+void kept_rewind(struct kept *kept);
+bool kept_is_due(const struct kept *kept);
+// Sends the next entry. Returns false without credit or room.
+bool kept_send(struct kept *kept, uint32_t id, uint32_t *credit);
+void kept_free(struct kept *kept);
 
 // processes.c
 void process_spawn(uint32_t id, const struct spawn_request *request);

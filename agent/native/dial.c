@@ -109,7 +109,7 @@ void dial_ready(struct object *object, int role, short events) {
   if (!dial->is_open) return finish_connecting(dial);
   if (dial->input.length > 0 && events & (POLLOUT | POLLERR | POLLHUP)) flush_input(dial);
   if (dial->is_end_sent || !can_send(dial) || !(events & (POLLIN | POLLERR | POLLHUP))) return;
-  if (relay_source(&dial->output, object->id, &dial->credit) >= 0) return;
+  if (relay_source(&dial->output, object->id, &dial->credit, NULL) >= 0) return;
   send_empty(REPLY_OUTPUT_END, object->id);
   dial->is_end_sent = true;
 }

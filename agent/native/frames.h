@@ -104,7 +104,7 @@ struct resource_limit {
   uint64_t soft, hard;
 };
 
-enum { SPAWN_INPUT = 1, SPAWN_TERMINAL = 2 };
+enum { SPAWN_INPUT = 1, SPAWN_TERMINAL = 2, SPAWN_KEEPS_OUTPUT = 4 };
 
 struct spawn_request {
   uint8_t flags;

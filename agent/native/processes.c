@@ -33,6 +33,7 @@ struct process {
   struct sink input;
   struct source output, error_output;
   uint32_t credit;
+  struct kept kept;
   uint32_t left;
   int status;
   bool has_terminal;
@@ -178,6 +179,7 @@ void process_spawn(uint32_t id, const struct spawn_request *request) {
     return send_error(id, has_terminal ? STAGE_TERMINAL : STAGE_RESOURCES, error, "");
   }
   process->credit = request->credit;
+  process->kept = (struct kept){.is_on = request->flags & SPAWN_KEEPS_OUTPUT, .is_granted = true};
   process->has_terminal = has_terminal;
 
   launch = (struct launch){
@@ -312,8 +314,10 @@ static void relay(struct process *process, struct source *source) {
   if (source->fd < 0) return;
   uint32_t before = process->credit;
   // Bytes stopped by missing credit or room do not show the state of the pipe.
-  if (!process->is_discarded && !can_send(process)) return;
-  int moved = process->is_discarded ? drop(source) : relay_source(source, process->object.id, &process->credit);
+  if (!process->is_discarded && (!can_send(process) || kept_is_due(&process->kept))) return;
+  int moved = process->is_discarded
+                  ? drop(source)
+                  : relay_source(source, process->object.id, &process->credit, &process->kept);
   if (moved < 0 || (moved == 0 && is_draining(process))) source_close(source);
   if (moved <= 0) return;
   uint32_t cost = process->is_discarded ? CHUNK_BYTES : before - process->credit;
@@ -364,9 +368,14 @@ void process_end_input(struct object *object) {
 void process_credit(struct object *object, uint32_t bytes) {
   struct process *process = (struct process *)object;
   process->credit = bytes > UINT32_MAX - process->credit ? UINT32_MAX : process->credit + bytes;
+  kept_pay(&process->kept, bytes);
 }
 
-void process_discard(struct object *object) { ((struct process *)object)->is_discarded = true; }
+void process_discard(struct object *object) {
+  struct process *process = (struct process *)object;
+  process->is_discarded = true;
+  kept_free(&process->kept);
+}
 
 void process_signal(struct object *object, uint8_t scope, struct text name) {
   struct process *process = (struct process *)object;
@@ -396,7 +405,7 @@ void process_prepare(struct object *object) {
     // With no data, POLLERR still reports that the reader is gone; terminals do not support it.
     if (process->input.length > 0) watch_descriptor(process->input.fd, POLLOUT, object, ROLE_INPUT);
   }
-  if (!can_send(process) && !process->is_discarded) return;
+  if ((!can_send(process) || kept_is_due(&process->kept)) && !process->is_discarded) return;
   if (process->output.fd >= 0) watch_descriptor(process->output.fd, POLLIN, object, ROLE_OUTPUT);
   if (process->error_output.fd >= 0) watch_descriptor(process->error_output.fd, POLLIN, object, ROLE_ERROR_OUTPUT);
 }
@@ -444,6 +453,9 @@ bool process_pump(struct object *object) {
     process->is_input_closed_due = false;
   }
   if (process->has_exited && !process->is_exit_sent) tell_exit(process);
+  while (kept_is_due(&process->kept) && kept_send(&process->kept, object->id, &process->credit)) {
+  }
+  if (kept_is_due(&process->kept)) return false;
   if (!has_output(process) && !process->is_end_sent) {
     send_empty(REPLY_OUTPUT_END, object->id);
     process->is_end_sent = true;
@@ -475,11 +487,13 @@ void process_release(struct object *object) {
   struct process *process = (struct process *)object;
   // A running process goes on alone, and is forgotten when it and its output have ended.
   process->is_discarded = process->is_released = true;
+  kept_free(&process->kept);
 }
 
 void process_disconnected(struct object *object) {
   struct process *process = (struct process *)object;
   process->credit = 0;
+  kept_rewind(&process->kept);
   if (process->entry != NULL) process->entry->is_awaited = false;
   process->is_exit_sent = process->is_end_sent = false;
   process->is_announced = false;
@@ -490,7 +504,7 @@ void process_disconnected(struct object *object) {
 }
 
 bool process_announce(struct object *object) {
-  enum { HAS_INPUT = 1, HAS_TERMINAL = 2, HAS_EXITED = 4, IS_DISCARDED = 8 };
+  enum { HAS_INPUT = 1, HAS_TERMINAL = 2, HAS_EXITED = 4, IS_DISCARDED = 8, KEEPS_OUTPUT = 16 };
   struct process *process = (struct process *)object;
   if (process->is_announced || process->is_released) return true;
   if (room() < REPLY_BYTES) return false;
@@ -498,9 +512,10 @@ bool process_announce(struct object *object) {
   put_u32(&frame, process->number);
   put_u8(&frame, (uint8_t)((process->input.fd >= 0 && !process->input.is_ending ? HAS_INPUT : 0) |
                            (process->has_terminal ? HAS_TERMINAL : 0) | (process->has_exited ? HAS_EXITED : 0) |
-                           (process->is_discarded ? IS_DISCARDED : 0)));
+                           (process->is_discarded ? IS_DISCARDED : 0) | (process->kept.is_on ? KEEPS_OUTPUT : 0)));
   put_u32(&frame, process->input.window);
   put_text_n(&frame, process->label ? process->label : "", process->label_length);
+  if (process->kept.is_on) put_u64(&frame, process->kept.from);
   finish_frame(&frame);
   process->is_announced = true;
   return true;
@@ -519,5 +534,6 @@ void process_free(struct object *object) {
   if (process->entry != NULL) entry_free(process->entry);
   sink_close(&process->input);
   end_output(process);
+  kept_free(&process->kept);
   free(process->label);
 }

@@ -6,7 +6,7 @@
 
 #include "agent.h"
 
-int relay_source(struct source *source, uint32_t id, uint32_t *credit) {
+int relay_source(struct source *source, uint32_t id, uint32_t *credit, struct kept *kept) {
   if (*credit <= FRAME_COST || room() < REPLY_BYTES + CHUNK_BYTES + HEADER_BYTES) return 0;
   size_t length = *credit - FRAME_COST;
   if (length > CHUNK_BYTES) length = CHUNK_BYTES;
@@ -21,6 +21,7 @@ int relay_source(struct source *source, uint32_t id, uint32_t *credit) {
     frame.length += (size_t)count;
     filled += (size_t)count;
   }
+  if (kept != NULL) kept_add(kept, source->frame, frame.bytes + frame.length - filled, (uint32_t)filled);
   finish_frame(&frame);
   *credit -= (uint32_t)filled + FRAME_COST;
   return 1;

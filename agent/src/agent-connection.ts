@@ -4,7 +4,7 @@ import { SandboxError, type User } from "@coppice/core/backend";
 import { readFailure } from "./wire/agent-error.js";
 import { AgentDial, DIAL_WINDOW_BYTES } from "./agent-dial.js";
 import { AgentFiles, type AgentFilesOptions, type Expected } from "./files/agent-files.js";
-import { AgentProcess, OUTPUT_WINDOW_BYTES } from "./agent-process.js";
+import { AgentProcess, KEPT_WINDOW_BYTES, OUTPUT_WINDOW_BYTES } from "./agent-process.js";
 import type { Channel, Link } from "./wire/channel.js";
 import { FrameReader } from "./wire/frame-reader.js";
 import { FrameWriter } from "./wire/frame-writer.js";
@@ -110,7 +110,8 @@ export class AgentConnection {
    */
   async spawn(request: SpawnRequest): Promise<AgentProcess> {
     const named: SpawnRequest = { ...request, user: request.user ?? this.#options.defaultUser };
-    const payload = writeSpawnRequest(named, OUTPUT_WINDOW_BYTES);
+    const grantedBytes = named.keepsOutput === true ? KEPT_WINDOW_BYTES : OUTPUT_WINDOW_BYTES;
+    const payload = writeSpawnRequest(named, grantedBytes);
     const { promise, resolve, reject } = Promise.withResolvers<AgentProcess>();
     this.#open(Request.Spawn, payload, (link) => ({
       receive: (type, answer) => {
@@ -127,8 +128,9 @@ export class AgentConnection {
           hasInput: request.input !== "none" || request.terminal !== undefined,
           hasTerminal: request.terminal !== undefined,
           label: request.label ?? "",
-          grantedBytes: OUTPUT_WINDOW_BYTES,
+          grantedBytes,
           inputWindowBytes: INPUT_WINDOW_BYTES,
+          ...(named.keepsOutput === true && { keptFrom: 0 }),
         });
         reader.end();
         this.#channels.set(link.id, started);
@@ -331,6 +333,9 @@ export class AgentConnection {
     const flags = reader.u8();
     const inputWindowBytes = reader.u32();
     const label = reader.text();
+    const keptFrom = (flags & 16) === 0 ? undefined : reader.u64();
+    if (keptFrom !== undefined && !Number.isSafeInteger(keptFrom))
+      throw new ProtocolError("an impossible offset");
     reader.end();
     const process = new AgentProcess(this.#link(id), {
       pid,
@@ -339,6 +344,7 @@ export class AgentConnection {
       label,
       grantedBytes: 0,
       inputWindowBytes,
+      keptFrom,
     });
     this.#channels.set(id, process);
     this.#adopted.push(process);

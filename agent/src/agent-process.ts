@@ -2,6 +2,7 @@ import { constants } from "node:os";
 import {
   type Exit,
   type Output,
+  type OutputKeeping,
   type Process,
   SandboxError,
   type Signal,
@@ -13,8 +14,9 @@ import { PayloadReader, PayloadWriter, ProtocolError, Reply, Request } from "./w
 import { InputWindow } from "./wire/input-window.js";
 import { cells } from "./wire/spawn-request.js";
 
-/** Bytes of output that a process may write before it is read. */
+/** Bytes of output that a process may write before it is read, or for one whose output is kept, confirmed. */
 export const OUTPUT_WINDOW_BYTES = 262_144;
+export const KEPT_WINDOW_BYTES = 1_048_576;
 
 /** Facts about a process when it appears. */
 export interface ProcessFacts {
@@ -26,6 +28,8 @@ export interface ProcessFacts {
   readonly grantedBytes: number;
   /** Bytes of input that the agent can buffer. */
   readonly inputWindowBytes: number;
+  /** Bytes of output before the first kept one, when output is kept. */
+  readonly keptFrom?: number | undefined;
 }
 
 export class AgentProcess implements Process, Channel {
@@ -36,10 +40,14 @@ export class AgentProcess implements Process, Channel {
   readonly output: AsyncIterable<Output>;
   readonly #exit = Promise.withResolvers<Exit>();
   readonly exit = this.#exit.promise;
+  readonly keeping: OutputKeeping | undefined;
   readonly #link: Link;
   readonly #queue: CreditedQueue<Output>;
   readonly #input: InputWindow;
   readonly #signals: PromiseWithResolvers<string>[] = [];
+  /** Frames of kept output that were not confirmed, oldest first. */
+  #unconfirmed: { readonly endsAt: number; readonly cost: number }[] = [];
+  #receivedBytes = 0;
   #hasInput: boolean;
   #hasEnded = false;
   #isOutputOver = false;
@@ -54,7 +62,17 @@ export class AgentProcess implements Process, Channel {
     this.label = facts.label;
     this.hasTerminal = facts.hasTerminal;
     this.#hasInput = facts.hasInput;
-    this.#queue = new CreditedQueue(link, OUTPUT_WINDOW_BYTES, facts.grantedBytes);
+    const isKept = facts.keptFrom !== undefined;
+    const windowBytes = isKept ? KEPT_WINDOW_BYTES : OUTPUT_WINDOW_BYTES;
+    this.#queue = new CreditedQueue(link, windowBytes, facts.grantedBytes, isKept);
+    if (facts.keptFrom !== undefined) {
+      this.#receivedBytes = facts.keptFrom;
+      this.keeping = {
+        offset: facts.keptFrom,
+        confirm: (offset) => this.#confirm(offset),
+        forget: () => this.#forget(),
+      };
+    }
     this.#input = new InputWindow((data) => link.send(Request.Input, data), facts.inputWindowBytes);
     this.output = { [Symbol.asyncIterator]: () => this.#iterate(facts.grantedBytes === 0) };
   }
@@ -137,7 +155,8 @@ export class AgentProcess implements Process, Channel {
         throw new ProtocolError(`frame ${type} for a process`);
     }
     reader.end();
-    if (this.#hasEnded && this.#isOutputOver) this.#forget();
+    // Of one that is kept the server has to record the end first.
+    if (this.#hasEnded && this.#isOutputOver && this.keeping === undefined) this.#forget();
   }
 
   lost(reason: SandboxError): void {
@@ -152,7 +171,16 @@ export class AgentProcess implements Process, Channel {
   #receiveOutput(isError: boolean, data: Buffer): void {
     if (this.#isOutputOver) throw new ProtocolError("output after its end");
     const stream = this.hasTerminal ? "terminal" : isError ? "stderr" : "stdout";
-    this.#queue.push({ stream, data }, this.#queue.spend(data.byteLength));
+    const cost = this.#queue.spend(data.byteLength);
+    this.#receivedBytes += data.byteLength;
+    if (this.keeping !== undefined) this.#unconfirmed.push({ endsAt: this.#receivedBytes, cost });
+    this.#queue.push({ stream, data }, cost);
+  }
+
+  #confirm(offset: number): void {
+    const open = this.#unconfirmed.findIndex(({ endsAt }) => endsAt > offset);
+    const paid = this.#unconfirmed.splice(0, open === -1 ? this.#unconfirmed.length : open);
+    for (const { cost } of paid) this.#queue.pay(cost);
   }
 
   #receiveExit(reader: PayloadReader): void {
@@ -195,6 +223,7 @@ export class AgentProcess implements Process, Channel {
     if (this.#isDiscarded) return;
     this.#isDiscarded = true;
     this.#queue.clear();
+    this.#unconfirmed = [];
     if (!this.#isReleased && !this.#lost) this.#link.send(Request.Discard);
   }
 

@@ -8,6 +8,7 @@ import { FRAME_COST, PayloadWriter, ProtocolError, Request } from "./frames.js";
 export class CreditedQueue<T> {
   readonly #link: Link;
   readonly #windowBytes: number;
+  readonly #isPaidByHand: boolean;
   #items: { readonly value: T; readonly cost: number }[] = [];
   #next = 0;
   #grantedBytes: number;
@@ -17,11 +18,15 @@ export class CreditedQueue<T> {
   #error: Error | undefined;
   #changed: PromiseWithResolvers<void> | undefined;
 
-  /** @param grantedBytes amount that the agent was granted already. */
-  constructor(link: Link, windowBytes: number, grantedBytes = windowBytes) {
+  /**
+   * @param grantedBytes amount that the agent was granted already.
+   * @param isPaidByHand credit for a value is returned by `pay`, not when it is taken.
+   */
+  constructor(link: Link, windowBytes: number, grantedBytes = windowBytes, isPaidByHand = false) {
     this.#link = link;
     this.#windowBytes = windowBytes;
     this.#grantedBytes = grantedBytes;
+    this.#isPaidByHand = isPaidByHand;
   }
 
   /** Grants the first window, if the request granted none. */
@@ -73,7 +78,7 @@ export class CreditedQueue<T> {
       const item = this.#items[this.#next];
       if (item !== undefined) {
         this.#advance();
-        this.#return(item.cost);
+        if (!this.#isPaidByHand) this.pay(item.cost);
         return item.value;
       }
       if (this.#error !== undefined) throw this.#error;
@@ -90,7 +95,8 @@ export class CreditedQueue<T> {
     this.#next = 0;
   }
 
-  #return(cost: number): void {
+  /** Returns credit for taken values, half a window at a time. */
+  pay(cost: number): void {
     this.#takenBytes += cost;
     if (this.#takenBytes < this.#windowBytes / 2 || this.#hasEnded) return;
     const bytes = this.#takenBytes;

@@ -31,6 +31,7 @@ export interface SpawnRequest extends Omit<Command, "user"> {
 
 const INPUT = 1;
 const TERMINAL = 2;
+const KEEPS_OUTPUT = 4;
 const DEFAULT_UMASK = 0xffff;
 const MAX_ARGUMENTS = 32_768;
 const MAX_VARIABLES = 8_192;
@@ -50,7 +51,8 @@ export function writeSpawnRequest(request: SpawnRequest, creditBytes: number): B
     throw new SandboxError("command_invalid", `cwd '${cwd}' is not an absolute path`);
   }
   if (Buffer.byteLength(cwd) > 4_095) throw missingDirectory(cwd);
-  const flags = (request.input === "none" ? 0 : INPUT) | (terminal ? TERMINAL : 0);
+  const keeps = request.keepsOutput === true ? KEEPS_OUTPUT : 0;
+  const flags = (request.input === "none" ? 0 : INPUT) | (terminal ? TERMINAL : 0) | keeps;
   const payload = new PayloadWriter().u8(flags).u16(cells(terminal?.columns)).u16(cells(terminal?.rows));
   payload.u32(creditBytes).u16(request.umask ?? DEFAULT_UMASK);
   writeIdentity(payload, request.user);

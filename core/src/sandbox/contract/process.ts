@@ -26,6 +26,23 @@ export interface Command {
    * the sandbox's reach. By convention `<plugin>:<JSON>`.
    */
   readonly label?: string | undefined;
+  /**
+   * Asks for `keeping`: a backend with `adoption` then keeps output until it is confirmed. False when absent; a backend
+   * may ignore it.
+   */
+  readonly keepsOutput?: boolean | undefined;
+}
+
+/** Output that is kept until it is confirmed: after an abrupt end of this server the next one gets the rest again. */
+export interface OutputKeeping {
+  /** Bytes that the process wrote before the first byte of `output`. */
+  readonly offset: number;
+  /**
+   * All output before this offset is safe. A process waits when too much is not confirmed.
+   */
+  confirm(offset: number): void;
+  /** Its end is safe, too: no later server is to learn of it. Without this call the next server adopts it. */
+  forget(): void;
 }
 
 /** A piece of a process's output: raw bytes, which may end inside a character. */
@@ -65,6 +82,8 @@ export interface Process {
   resize(size: TerminalSize): Promise<void>;
   /** Settles once the process was reaped, even while its output is still open. Never rejects. */
   readonly exit: Promise<Exit>;
+  /** Present when its output is kept; all of it has to be confirmed then. */
+  readonly keeping?: OutputKeeping | undefined;
 }
 
 /** A process of an earlier server whose end no server has handled yet. */

@@ -1,4 +1,5 @@
 import { type Clock, messageOf } from "@coppice/core";
+import type { OutputKeeping } from "@coppice/core/backend";
 import type { OutputLogConfig } from "../commands-config.js";
 import type { CommandEnd, OutputPiece } from "../contract/commands.js";
 import { MAX_BATCH_BYTES, LogBatch } from "./log-batch.js";
@@ -35,6 +36,8 @@ export interface CommandHeading {
   readonly path: string;
   readonly tag: string | undefined;
   readonly startedAtMs: number;
+  /** Told of what is on disk, and of what is given up. */
+  readonly keeping?: Pick<OutputKeeping, "confirm" | "forget"> | undefined;
 }
 
 export interface Recorder {
@@ -48,6 +51,8 @@ export interface Recorder {
 interface Recorded extends CommandHeading {
   /** Bytes of output so far, written or not. */
   offset: number;
+  /** Bytes of output that are written or given up. */
+  settledBytes: number;
   end: CommandEnd | undefined;
 }
 
@@ -69,6 +74,8 @@ interface Pending {
   readonly batch: LogBatch;
   readonly target: ActiveSegment;
   readonly ended: Recorded[];
+  /** Offset after the last output of each command in it. */
+  readonly reached: Map<Recorded, number>;
   /** Sequence number of its last record. */
   sequence: number;
 }
@@ -77,6 +84,8 @@ const COMMANDS_PER_SEGMENT = 1000;
 const MAX_PATH = 1024;
 const MAX_TAG = 4096;
 const IDLE_MS = 10_000;
+/** Unwritten output of a command after which no more is gathered: a quarter of what its process may be ahead. */
+const UNSETTLED_BYTES = 256 * 1024;
 
 /**
  * Writes the log of one sandbox: gathers its commands' output for a moment, then appends it in one write, one write at
@@ -128,17 +137,24 @@ export class LogWriter {
   begin(heading: CommandHeading): Recorder {
     const path = heading.path.slice(0, MAX_PATH);
     const tag = heading.tag?.slice(0, MAX_TAG);
-    const command: Recorded = { ...heading, path, tag, offset: 0, end: undefined };
+    const command: Recorded = { ...heading, path, tag, offset: 0, settledBytes: 0, end: undefined };
     this.#open.set(command.id, command);
     this.#add((pending) => void numberOf(command, pending));
     return {
       append: (piece) => {
-        const added = this.#add(({ batch, target }) => {
+        const end = piece.offset + piece.data.length;
+        const added = this.#add(({ batch, target, reached }) => {
           const number = numberOf(command, { batch, target });
           batch.addData(number, piece, this.#options.clock.now());
+          reached.set(command, end);
         });
-        if (!added) this.#options.metrics.dropped.inc(piece.data.length);
-        command.offset = piece.offset + piece.data.length;
+        command.offset = end;
+        if (!added) {
+          this.#options.metrics.dropped.inc(piece.data.length);
+          confirm(command, end);
+        }
+        // The process waits when too much of its output is not on disk.
+        if (end - command.settledBytes >= UNSETTLED_BYTES && command.keeping !== undefined) this.#drainNow();
       },
       room: () => (this.#isFull() ? this.#drainWhile(() => this.#isFull()) : undefined),
       end: (end) => {
@@ -214,7 +230,7 @@ export class LogWriter {
     const target = this.#active ?? this.#beginSegment();
     if (last !== undefined && last.target === target && last.batch.bytes < this.#batchBytes) return last;
     const batch = new LogBatch(target.segment.number, spares);
-    const pending: Pending = { batch, target, ended: [], sequence: 0 };
+    const pending: Pending = { batch, target, ended: [], reached: new Map(), sequence: 0 };
     this.#pending.push(pending);
     return pending;
   }
@@ -324,7 +340,10 @@ export class LogWriter {
     segment.bytes = index.endsAt;
     segment.writtenAtMs = clock.now();
     metrics.written.inc(batch.dataBytes);
-    for (const { id } of ended) this.#open.delete(id);
+    for (const { id, keeping } of ended) {
+      this.#open.delete(id);
+      keeping?.forget();
+    }
   }
 
   /** Reuses the file of an old segment, if any: filling pages costs less than allocating and freeing them. */
@@ -413,6 +432,7 @@ export class LogWriter {
     const { clock, config } = this.#options;
     return clock.after(config.stallTimeout, () => {
       this.#isStalled = true;
+      for (const [command, offset] of this.#inFlight?.reached ?? []) confirm(command, offset);
       this.#giveUpPending();
       this.#report(`no answer from the disk within ${config.stallTimeout} ms`);
       this.#wake();
@@ -434,8 +454,9 @@ export class LogWriter {
     this.#unwrittenEnds.push(...ended);
   }
 
-  #settle({ batch, sequence }: Pending): void {
+  #settle({ batch, sequence, reached }: Pending): void {
     this.#settled = Math.max(this.#settled, sequence);
+    for (const [command, offset] of reached) confirm(command, offset);
     batch.release();
   }
 
@@ -459,6 +480,12 @@ export class LogWriter {
     this.#options.onFailure(undefined);
     this.#addUnwrittenEnds();
   }
+}
+
+/** Output up to an offset is written, or given up: its process may go on. */
+function confirm(command: Recorded, offset: number): void {
+  command.settledBytes = Math.max(command.settledBytes, offset);
+  command.keeping?.confirm(offset);
 }
 
 function addEnd(command: Recorded, { batch, target, ended }: Pending): void {

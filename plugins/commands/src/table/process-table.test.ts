@@ -177,6 +177,7 @@ it("a command gets the account, the sandbox's environment, its own variables las
     user: "ada",
     terminal: undefined,
     input: "none",
+    keepsOutput: true,
   });
   assert.equal(readCommandLabel(label ?? "")?.id, command.id);
   assert.equal(env["MODE"], "mine");

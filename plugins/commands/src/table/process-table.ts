@@ -81,6 +81,7 @@ export class ProcessTable implements Commands {
         user: user.name,
         terminal: request.terminal,
         input: request.input,
+        keepsOutput: config.log.enabled,
         label: writeCommandLabel(request, {
           id,
           startedAtMs: calledAtMs,
@@ -151,7 +152,14 @@ export class ProcessTable implements Commands {
     // The log of an ended sandbox is finished already.
     const recording = sandbox.ended.aborted
       ? undefined
-      : logs.begin(sandbox.record.id, { id, pid: process.pid, path, tag, startedAtMs });
+      : logs.begin(sandbox.record.id, {
+          id,
+          pid: process.pid,
+          path,
+          tag,
+          startedAtMs,
+          keeping: process.keeping,
+        });
     const command = new SandboxCommand({
       ...entry,
       recording,

@@ -56,12 +56,16 @@ export class SandboxCommand implements StartedCommand {
   #isFatalSignalDelivered = false;
   /** Bytes passed to subscribers and to the log; both get each piece in the same turn. */
   #outputBytes: number;
+  /** Bytes of kept output that will come and that the log has already. */
+  #replayedBytes: number;
 
   constructor({ request, ...options }: SandboxCommandOptions) {
     this.id = options.id;
     this.pid = options.process.pid;
     this.#options = options;
-    this.#outputBytes = options.loggedBytes;
+    const { keeping } = options.process;
+    this.#outputBytes = Math.max(options.loggedBytes, keeping?.offset ?? 0);
+    this.#replayedBytes = keeping === undefined ? 0 : this.#outputBytes - keeping.offset;
     this.#process = options.process;
     this.request = request;
     this.startedAtMs = options.startedAtMs;
@@ -143,9 +147,12 @@ export class SandboxCommand implements StartedCommand {
     try {
       for await (const output of this.#process.output) {
         if (this.end !== undefined) break;
-        const piece: OutputPiece = { stream: output.stream, data: output.data, offset: this.#outputBytes };
-        this.#outputBytes += output.data.length;
-        recording?.append(piece);
+        const data = this.#withoutReplayed(output.data);
+        if (data.length === 0) continue;
+        const piece: OutputPiece = { stream: output.stream, data, offset: this.#outputBytes };
+        this.#outputBytes += data.length;
+        if (recording === undefined) this.#process.keeping?.confirm(this.#outputBytes);
+        else recording.append(piece);
         await this.#output.publish(piece);
         await recording?.room();
       }
@@ -154,6 +161,13 @@ export class SandboxCommand implements StartedCommand {
     }
     this.#isOutputRead = true;
     if (this.#exit !== undefined) this.#finish();
+  }
+
+  #withoutReplayed(data: Uint8Array): Uint8Array {
+    const known = Math.min(this.#replayedBytes, data.length);
+    this.#replayedBytes -= known;
+    if (known > 0) this.#process.keeping?.confirm(this.#outputBytes - this.#replayedBytes);
+    return known === 0 ? data : data.subarray(known);
   }
 
   async #awaitExit(): Promise<void> {
@@ -190,7 +204,9 @@ export class SandboxCommand implements StartedCommand {
     for (const cancel of this.#cancelTimers) cancel();
     this.end = { exit: this.#exit, outcome: this.#outcome(), endedAtMs: this.#options.clock.now() };
     this.request = { ...this.request, environment: undefined };
-    this.#options.recording?.end(this.end);
+    const { recording } = this.#options;
+    if (recording === undefined) this.#process.keeping?.forget();
+    else recording.end(this.end);
     this.#options.onEnd(this.end);
     this.#output.close();
     this.#ended.resolve(this.end);
