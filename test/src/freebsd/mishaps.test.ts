@@ -141,6 +141,26 @@ describe("jail-freebsd, after mishaps of its host", { skip: reasonWithoutFreebsd
     assert.deepEqual(await host.leaks(), []);
   });
 
+  it("keeps to the quota of the parent, which alone counts what snapshots hold", async () => {
+    const backend = host.backend();
+    await backend.recover();
+    const limits = { diskMiB: 64 };
+    const sandbox = await backend.provision({ ...specOf(newId()), limits }, new AbortController().signal);
+    const fill = async () => outputOf(sandbox, "head -c 30000000 /dev/urandom > file && sync && echo filled");
+    await zfs("set", "quota=100M", "coppice/jails");
+    let count = 0;
+    for (; count < 5 && (await fill()) === "filled\n"; count++) {
+      await sandbox.snapshots?.take(`full${count}`).catch(() => undefined);
+    }
+    assert.ok(count >= 2 && count < 5, `${count} times`);
+    for (const id of await backend.snapshots.list()) await backend.snapshots.remove(id);
+    await (await make(backend)).destroy();
+    await sandbox.destroy();
+    await zfs("set", "quota=none", "coppice/jails");
+    assert.deepEqual(await host.leaks(), []);
+    await backend.close();
+  });
+
   it("starts no sandbox while devfs has no ruleset or pf does not filter, and says so", async () => {
     await using connected = await openFreebsdHost({ isConnected: true });
     const { directory, settings } = connected;
