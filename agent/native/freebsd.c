@@ -1,4 +1,4 @@
-// FreeBSD, since 14. Only this file uses interfaces of FreeBSD alone.
+// FreeBSD, since 14. No other file uses interfaces that only FreeBSD has.
 #include "platform.h"
 #ifdef COPPICE_IS_FREEBSD
 #include <errno.h>

@@ -1,4 +1,4 @@
-// Linux. Only this file uses interfaces of Linux alone.
+// Linux. No other file uses interfaces that only Linux has.
 #include "platform.h"
 #ifndef COPPICE_IS_FREEBSD
 #include <dirent.h>

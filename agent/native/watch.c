@@ -25,7 +25,8 @@ struct watched {
   struct watched *next;
   struct watcher *watcher;
   int directory;
-  // Rename that moved it away, until its target is known.
+  // Cookie of the rename that moved this directory or one above it, and the length of the moved path. The cookie is 0
+  // without such a rename, and when the new path is known.
   uint32_t cookie;
   uint16_t moved_length;
   // Names reported when the directory was found, whose creation may still be queued.

@@ -10,7 +10,10 @@ const SDKS = {
   older: ["e2b==1.0.3", "e2b-code-interpreter==1.0.1"],
 };
 const OLDEST_PYTHON = [3, 11];
-/** A third-party Jupyter kernel. Without its dependencies: it runs in the Python that has ipykernel. */
+/**
+ * Packages of a third-party Jupyter kernel. pip installs no further dependencies, because the kernel runs in a Python
+ * that has ipykernel.
+ */
 const SCHEME_KERNEL = ["calysto-scheme==2.1.9", "metakernel==1.0.7", "yasi==2.1.2", "comm==0.2.3"];
 /** A compiler with the headers and libraries of FreeBSD. */
 const ZIG = ["ziglang==0.17.1"];

@@ -34,7 +34,8 @@ static int descriptor_of(const struct removal *removal, unsigned level_count) {
 static int enter_tree(struct removal *removal, const char *name) {
   int above = descriptor_of(removal, removal->level_count);
   if (removal->level_count == REMOVE_LEVELS) {
-    // Trees can be deeper than the limit of descriptors: deeper directories are moved up and come again.
+    // A tree can be deeper than the limit of open directories. A deeper directory is moved into the top directory of
+    // the tree, which is read again when it is not empty.
     char moved[64];
     snprintf(moved, sizeof moved, ".coppice-removed-%u", ++removal->moved_count);
     if (renameat(above, name, descriptor_of(removal, 1), moved) == 0 || errno == ENOENT) return 0;

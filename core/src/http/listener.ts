@@ -401,7 +401,7 @@ function parseUrl({ url = "/" }: IncomingMessage): URL {
  * @throws SandboxError target_invalid
  */
 function requirePlainPath(message: IncomingMessage, url: URL): void {
-  // After the host of an absolute URL, which proxies may send.
+  // Proxies may send an absolute URL: the path begins after its host.
   const [path = ""] = (message.url ?? "/").replace(/^[a-z]+:\/\/[^/?#]*/i, "").split(/[?#]/, 1);
   const isPlain = !/\\|\/\/|(^|\/)(\.|%2e){1,2}(\/|$)/i.test(path);
   if (!isPlain)

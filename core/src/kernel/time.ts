@@ -48,7 +48,10 @@ export async function within<T>(
   }
 }
 
-/** Waits for something unless the signal aborts first: then it is left behind. @throws the signal's reason. */
+/**
+ * Calls `run` and waits for its result. An abort of the signal ends the wait, but not `run`. @throws the signal's
+ * reason, or what `run` throws.
+ */
 export async function unlessAborted<T>(signal: AbortSignal, run: () => T | Promise<T>): Promise<T> {
   signal.throwIfAborted();
   const { promise: aborted, reject } = Promise.withResolvers<never>();

@@ -19,7 +19,7 @@ import { AuditLog } from "./audit/audit-log.js";
 import { auditObserver } from "./audit/audit-observer.js";
 import { mountAudit } from "./audit/audit-route.js";
 import { JsonWebTokens } from "./json-web-tokens.js";
-import { keptKey } from "./keys/kept-key.js";
+import { keptDevelopmentKey } from "./keys/development-key.js";
 import { KeyStore } from "./keys/key-store.js";
 import { keysCreate } from "./keys/keys-create.js";
 import { keysList } from "./keys/keys-list.js";
@@ -50,7 +50,7 @@ export const plugin = definePlugin({
     const keyFile = (): string => join(context.dataDir(), "development-key");
     context.onStart(async () => {
       if (developmentKey === undefined) return;
-      const key = developmentKey === "random" ? await keptKey(keyFile(), log) : developmentKey;
+      const key = developmentKey === "random" ? await keptDevelopmentKey(keyFile(), log) : developmentKey;
       apiKeys.add(key, "development");
     });
 

@@ -224,7 +224,8 @@ export class NamespaceSandbox implements Sandbox {
     if (this.#isHalted) return;
     this.#transition = new AbortController();
     try {
-      // First: a server that finds a stopped sandbox keeps its remains.
+      // The record is written first. After a crash the next server keeps a sandbox that is recorded as stopped, and
+      // removes one whose processes are gone without that record.
       await this.#record({ isStopped: true });
       await this.#endAll();
     } finally {
@@ -443,8 +444,9 @@ export class NamespaceSandbox implements Sandbox {
   }
 
   /**
-   * The kernel reports the number of processes that it killed, not which. A kill that this server had not seen yet is
-   * taken for the first process, which nothing inside can kill.
+   * Returns the reason for the loss of the sandbox. The kernel counts the processes that it killed for lack of memory,
+   * but does not name them. A kill that this server has not seen yet is assumed to have ended the first process,
+   * because no program in the sandbox can kill that one.
    */
   async #lossReason(): Promise<Loss> {
     if (this.#isOverDisk) return "out of disk";

@@ -246,7 +246,7 @@ export class HostOpener {
   }
 }
 
-/** True when sandboxes of an ordinary user's server need a program for their way out. */
+/** True when the server is not root and gives its sandboxes network access, which needs an uplink program. */
 export function needsUplink({ egress }: LinuxNamespacesSettings): boolean {
   return process.geteuid?.() !== 0 && egress !== "none";
 }

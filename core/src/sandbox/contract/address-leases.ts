@@ -23,8 +23,9 @@ export interface NetworkLeases {
    */
   take(holder: SandboxId, addresses: readonly string[]): Promise<string | undefined>;
   /**
-   * Ends all leases of a holder in this network, once nothing is left of it. A holder without any is fine.
-   * @throws SandboxError unavailable when it cannot be written.
+   * Ends all leases of a holder in this network. Call it last when a sandbox is removed: another one may get the
+   * address at once. A holder without leases is fine. @throws SandboxError unavailable when the ledger cannot be
+   * written.
    */
   release(holder: SandboxId): Promise<void>;
 }

@@ -18,7 +18,7 @@ interface Resumption {
   /** Its life from then on; undefined = until killed. */
   readonly timeoutMs: number | undefined;
   readonly trigger: ResumeTrigger;
-  /** False: its processes start again from the beginning. */
+  /** False: the sandbox keeps its files but not its processes, and starts anew. */
   readonly keepsMemory?: boolean | undefined;
 }
 

@@ -13,7 +13,7 @@ export interface SandboxEvent {
   readonly sandboxId: SandboxId;
   readonly owner: string;
   readonly template: string;
-  /** Snapshot with whose files it began; undefined = those of its template. */
+  /** Snapshot that the sandbox started from; undefined when it started from its template. */
   readonly snapshot: SnapshotId | undefined;
   readonly metadata: Readonly<Record<string, string>>;
   readonly detail: SandboxEventDetail;

@@ -66,7 +66,7 @@ export class Terminals {
     };
   }
 
-  /** Begins the grace of terminals that a client never attached to, or did so at an earlier server. */
+  /** Begins the grace period of running terminals that no client has attached to since this server started. */
   check(): void {
     for (const sandbox of this.#options.sandboxes.list()) {
       if (sandbox.record.state !== "running") continue;

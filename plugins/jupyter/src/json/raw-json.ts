@@ -145,7 +145,7 @@ class Scanner {
     return { bytes: this.#json.subarray(start, this.at), isPlain: this.#isPlain };
   }
 
-  /** Scans to the value's end (true), or about as far as `until`. */
+  /** Scans the value. Returns true at its end, false when the scan stops at about `until`. */
   #advance(until: number): boolean {
     for (;;) {
       if (this.#step === Step.After) {

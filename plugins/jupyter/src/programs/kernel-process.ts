@@ -4,7 +4,7 @@ import { writeKernelLabel } from "./kernel-label.js";
 import { killProgram, ProgramOutput, startProgram, type ProgramCommand } from "./start-program.js";
 
 export interface KernelCommand extends Omit<ProgramCommand, "label"> {
-  /** Id by which a later server finds its process. */
+  /** Id of the kernel. A later server finds the kernel's process by this id. */
   readonly id: string;
 }
 

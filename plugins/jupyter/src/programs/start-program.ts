@@ -7,7 +7,7 @@ export interface ProgramCommand {
   readonly program: KernelProgram;
   readonly env: Readonly<Record<string, string>>;
   readonly cwd: string;
-  /** Reaches the program through its stdin only. */
+  /** Secret key for the program, which gets it through stdin only. */
   readonly key: string;
   readonly label: string;
   readonly signal: AbortSignal;

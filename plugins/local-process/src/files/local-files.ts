@@ -124,7 +124,7 @@ export class LocalFiles implements Files {
 
   async write(path: string, data: AsyncIterable<Uint8Array>, options: WriteOptions = {}): Promise<FileInfo> {
     try {
-      // Refused before the body is read, if possible.
+      // A directory or a special file is refused before the body is read, if possible.
       this.#requireWritable(path);
       const { mode } = options;
       if (await this.#changed(path, (agent, to) => agent.write(to, data, { mode })))
@@ -459,7 +459,7 @@ function openForOverwriting(entry: Held): number {
   try {
     return openHeldSync(entry, constants.O_RDWR);
   } catch {
-    // An unreadable file cannot be restored, either.
+    // A file that cannot be read is opened for writing alone. `overwrite` cannot restore its old content then.
     return openHeldSync(entry, constants.O_WRONLY);
   }
 }

@@ -12,7 +12,7 @@ const KEY = /^e2b_[0-9a-f]{40,}$/;
  * The key in a file, which is created when missing. Concurrent callers, also in other processes, get the same key.
  * @throws Error that names the file when it belongs to another user, or holds no key.
  */
-export async function keptKey(path: string, log: Logger): Promise<string> {
+export async function keptDevelopmentKey(path: string, log: Logger): Promise<string> {
   try {
     return await readKey(path, log);
   } catch (error) {

@@ -5,7 +5,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { describe, it } from "node:test";
 import type { Logger } from "@coppice/core";
-import { keptKey } from "./kept-key.js";
+import { keptDevelopmentKey } from "./development-key.js";
 import { newApiKey } from "./api-key.js";
 
 interface Folder extends AsyncDisposable {
@@ -22,7 +22,7 @@ async function makeFolder(): Promise<Folder> {
   return {
     file,
     warnings,
-    key: () => keptKey(file, log),
+    key: () => keptDevelopmentKey(file, log),
     [Symbol.asyncDispose]: () => rm(directory, { recursive: true, force: true }),
   };
 }
