@@ -101,9 +101,12 @@ void break_connection(const char *why);
 // streams.c
 // Moves available bytes of a source into a frame, and keeps them where that is on. 0: none now, 1: some, -1: end of file.
 int relay_source(struct source *source, uint32_t id, uint32_t *credit, struct kept *kept);
+bool can_relay(uint32_t credit);
 bool sink_put(struct sink *sink, const uint8_t *data, uint32_t length);
 // Returns false when the descriptor accepts no more bytes.
 bool sink_flush(struct sink *sink);
+// Acknowledges half a window at a time while more is to come, and all when the server may wait for the last bytes.
+void sink_acknowledge(struct sink *sink, uint32_t id);
 void sink_close(struct sink *sink);
 void source_close(struct source *source);
 
@@ -145,12 +148,16 @@ int resolve_identity(const struct identity *identity, struct account *account);
 
 // files/
 void files_request(uint32_t id, const struct request *request);
-void files_input(struct object *object, const uint8_t *data, uint32_t length);
-void files_commit(struct object *object);
 void files_read(struct object *object, uint64_t offset, uint32_t length);
-bool files_run(struct object *object);
-void files_credit(struct object *object, uint32_t bytes);
-void files_free(struct object *object);
+void reader_free(struct object *object);
+void writer_input(struct object *object, const uint8_t *data, uint32_t length);
+void writer_commit(struct object *object);
+void writer_free(struct object *object);
+bool listing_run(struct object *object);
+void listing_credit(struct object *object, uint32_t bytes);
+void listing_free(struct object *object);
+bool removal_run(struct object *object);
+void removal_free(struct object *object);
 // True for a directory entry that is an unfinished file of this process.
 bool files_is_temporary(const char *name);
 

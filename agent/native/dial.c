@@ -37,9 +37,7 @@ static int start_connecting(uint16_t port, bool is_six) {
   return -1;
 }
 
-static void set_descriptor(struct dial *dial, int fd) {
-  dial->input.fd = dial->output.fd = fd;
-}
+static void set_descriptor(struct dial *dial, int fd) { dial->input.fd = dial->output.fd = fd; }
 
 static void refuse(struct dial *dial, int error) {
   send_error(dial->object.id, STAGE_DIAL, error, "");
@@ -67,14 +65,10 @@ void dial_request(uint32_t id, const struct request *request) {
   if (dial->input.fd < 0) try_six(dial, errno);
 }
 
-static bool can_send(const struct dial *dial) {
-  return is_connected() && dial->credit > FRAME_COST && room() >= REPLY_BYTES + CHUNK_BYTES + HEADER_BYTES;
-}
-
 void dial_prepare(struct object *object) {
   struct dial *dial = (struct dial *)object;
   if (object->is_dead || dial->input.fd < 0) return;
-  bool is_reading = dial->is_open && !dial->is_end_sent && can_send(dial);
+  bool is_reading = dial->is_open && !dial->is_end_sent && can_relay(dial->credit);
   bool is_writing = !dial->is_open || dial->input.length > 0;
   short events = (short)((is_reading ? POLLIN : 0) | (is_writing ? POLLOUT : 0));
   // With an empty event mask, poll(2) would still report a reset socket and wake the loop forever.
@@ -108,7 +102,7 @@ void dial_ready(struct object *object, int role, short events) {
   (void)role;
   if (!dial->is_open) return finish_connecting(dial);
   if (dial->input.length > 0 && events & (POLLOUT | POLLERR | POLLHUP)) flush_input(dial);
-  if (dial->is_end_sent || !can_send(dial) || !(events & (POLLIN | POLLERR | POLLHUP))) return;
+  if (dial->is_end_sent || !can_relay(dial->credit) || !(events & (POLLIN | POLLERR | POLLHUP))) return;
   if (relay_source(&dial->output, object->id, &dial->credit, NULL) >= 0) return;
   send_empty(REPLY_OUTPUT_END, object->id);
   dial->is_end_sent = true;
@@ -117,12 +111,7 @@ void dial_ready(struct object *object, int role, short events) {
 bool dial_pump(struct object *object) {
   struct dial *dial = (struct dial *)object;
   if (!dial->is_open || room() < REPLY_BYTES) return false;
-  struct sink *input = &dial->input;
-  if (input->taken > 0 && (input->length == 0 || input->taken >= INPUT_WINDOW_BYTES / 2)) {
-    send_u32(REPLY_TAKEN, object->id, input->taken);
-    input->window += input->taken;
-    input->taken = 0;
-  }
+  sink_acknowledge(&dial->input, object->id);
   if (dial->is_input_closed_due) {
     send_empty(REPLY_INPUT_CLOSED, object->id);
     dial->is_input_closed_due = false;

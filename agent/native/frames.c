@@ -158,6 +158,10 @@ bool parse_request(uint8_t type, uint32_t id, uint8_t *payload, uint32_t length,
   request->type = type;
   request->id = id;
   if ((id == 0) != (type == HELLO || type == PROCESSES || type == END)) return false;
+  bool is_about_file = type >= STAT && type <= WATCH && type != READ;
+  if (is_about_file) take_identity(&reader, &request->actor);
+  if (type == WRITE || type == MAKE_DIRECTORY || type == MOVE) take_identity(&reader, &request->owner);
+  if (is_about_file) request->path = take_path(&reader);
   switch (type) {
     case HELLO:
       request->magic = take_u32(&reader);
@@ -168,6 +172,10 @@ bool parse_request(uint8_t type, uint32_t id, uint8_t *payload, uint32_t length,
     case DISCARD:
     case RELEASE:
     case END:
+    case STAT:
+    case OPEN:
+    case REMOVE:
+    case MAKE_DIRECTORY:
       break;
     case SPAWN:
       memset(&request->spawn, 0, sizeof request->spawn);
@@ -190,15 +198,7 @@ bool parse_request(uint8_t type, uint32_t id, uint8_t *payload, uint32_t length,
     case ACCOUNT:
       request->name = take_string(&reader, 2);
       break;
-    case STAT:
-    case OPEN:
-    case REMOVE:
-      take_identity(&reader, &request->actor);
-      request->path = take_path(&reader);
-      break;
     case LIST:
-      take_identity(&reader, &request->actor);
-      request->path = take_path(&reader);
       request->depth = take_u32(&reader);
       request->credit = take_u32(&reader);
       break;
@@ -207,36 +207,21 @@ bool parse_request(uint8_t type, uint32_t id, uint8_t *payload, uint32_t length,
       request->length = take_u32(&reader);
       break;
     case WRITE:
-      take_identity(&reader, &request->actor);
-      take_identity(&reader, &request->owner);
-      request->path = take_path(&reader);
       request->mode = take_u16(&reader);
       request->flags = take_u8(&reader);
       take_metadata(&reader, request);
       request->data = take_rest(&reader);
       break;
-    case MAKE_DIRECTORY:
-      take_identity(&reader, &request->actor);
-      take_identity(&reader, &request->owner);
-      request->path = take_path(&reader);
-      break;
     case MOVE:
-      take_identity(&reader, &request->actor);
-      take_identity(&reader, &request->owner);
-      request->path = take_path(&reader);
       request->destination = take_path(&reader);
       break;
     case CHANGE:
-      take_identity(&reader, &request->actor);
-      request->path = take_path(&reader);
       request->flags = take_u8(&reader);
       request->mode = take_u16(&reader);
       take_identity(&reader, &request->owner);
       take_metadata(&reader, request);
       break;
     case WATCH:
-      take_identity(&reader, &request->actor);
-      request->path = take_path(&reader);
       request->flags = take_u8(&reader);
       request->credit = take_u32(&reader);
       break;

@@ -48,8 +48,8 @@ static void report(const struct launch *launch, uint8_t stage, uint32_t value) {
   if (sendmsg(launch->report, &message, MSG_NOSIGNAL) < 0) _exit(127);
 }
 
-static _Noreturn void give_up(struct launch *launch, uint8_t stage) {
-  launch->error = errno;
+static _Noreturn void give_up(struct launch *launch, uint8_t stage, int error) {
+  launch->error = error;
   if (launch->report >= 0) report(launch, stage, (uint32_t)launch->error);
   launch->stage = stage;
   _exit(127);
@@ -136,10 +136,8 @@ static void set_limits(struct launch *launch) {
   for (unsigned index = 0; index < request->limit_count; index++) {
     const struct resource_limit *limit = &request->limits[index];
     struct rlimit value = {(rlim_t)limit->soft, (rlim_t)limit->hard};
-    errno = EINVAL;
-    if (limit->resource >= RESOURCE_COUNT || setrlimit(resources[limit->resource], &value) < 0) {
-      give_up(launch, STAGE_LIMITS);
-    }
+    if (limit->resource >= RESOURCE_COUNT) give_up(launch, STAGE_LIMITS, EINVAL);
+    if (setrlimit(resources[limit->resource], &value) < 0) give_up(launch, STAGE_LIMITS, errno);
   }
 }
 
@@ -148,7 +146,7 @@ static void take_on_identity(struct launch *launch) {
   if (!launch->changes_identity) return;
   platform_name_session(account->name);
   if (platform_become(account->uid, account->gid, account->groups, account->group_count) < 0) {
-    give_up(launch, STAGE_CREDENTIALS);
+    give_up(launch, STAGE_CREDENTIALS, errno);
   }
 }
 
@@ -158,21 +156,21 @@ _Noreturn void run_launch(struct launch *launch) {
   // A process from another program leads a session already, or must stay in that program's session: signals to its
   // group are for both.
   if (launch->report < 0 || has_terminal) setsid();
-  if (has_terminal && ioctl(launch->input, TIOCSCTTY, 0) < 0) give_up(launch, STAGE_TERMINAL);
+  if (has_terminal && ioctl(launch->input, TIOCSCTTY, 0) < 0) give_up(launch, STAGE_TERMINAL, errno);
   if (dup2(launch->input, 0) < 0 || dup2(launch->output, 1) < 0 || dup2(launch->error_output, 2) < 0) {
-    give_up(launch, STAGE_RESOURCES);
+    give_up(launch, STAGE_RESOURCES, errno);
   }
   if (launch->report < 0) platform_close_from(3);
   umask(request->mask == UINT16_MAX ? DEFAULT_MASK : request->mask & 0777);
   set_limits(launch);
   take_on_identity(launch);
-  if (chdir(launch->directory) < 0) give_up(launch, STAGE_DIRECTORY);
+  if (chdir(launch->directory) < 0) give_up(launch, STAGE_DIRECTORY, errno);
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, NULL);
   if (launch->report >= 0) report(launch, LAUNCH_READY, (uint32_t)getpid());
   search_and_execute(request);
-  if (errno == E2BIG || errno == ENOMEM || errno == EAGAIN) give_up(launch, STAGE_EXECUTE);
+  if (errno == E2BIG || errno == ENOMEM || errno == EAGAIN) give_up(launch, STAGE_EXECUTE, errno);
   refuse_for(request->arguments[0], errno);
 }
 
@@ -227,22 +225,13 @@ _Noreturn void launch_from(int fd) {
   struct streams streams = {{-1, -1, -1}, {0, 1, 2}};
   launch = (struct launch){.request = &request.spawn, .account = &account, .report = fd, .terminal = -1};
   uint32_t length = read_all(fd, payload, sizeof payload);
-  if (!parse_request(SPAWN, 1, payload, length, &request)) {
-    errno = EINVAL;
-    give_up(&launch, STAGE_REQUEST);
-  }
+  if (!parse_request(SPAWN, 1, payload, length, &request)) give_up(&launch, STAGE_REQUEST, EINVAL);
   const struct spawn_request *spawn = &request.spawn;
   int error = resolve_identity(&spawn->identity, &account);
-  if (error != 0) {
-    errno = error;
-    give_up(&launch, STAGE_USER);
-  }
+  if (error != 0) give_up(&launch, STAGE_USER, error);
   if (spawn->flags & SPAWN_TERMINAL) {
     error = open_terminal(&streams, spawn, &account);
-    if (error != 0) {
-      errno = error;
-      give_up(&launch, STAGE_TERMINAL);
-    }
+    if (error != 0) give_up(&launch, STAGE_TERMINAL, error);
     launch.terminal = streams.near[1];
   } else if (spawn->identity.kind != IDENTITY_SELF) {
     // So that the program can reopen its streams, as /dev/stdout. It runs even if the owner cannot be changed.

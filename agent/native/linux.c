@@ -84,10 +84,15 @@ static int root = -1;
 static bool is_confined;
 static char root_path[PATH_MAX];
 
-static bool path_of(int fd, char *path, size_t size) {
-  char link[32];
+/** Path through the descriptor itself, until the next call. */
+static const char *path_to(int fd) {
+  static char link[32];
   snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-  ssize_t length = readlink(link, path, size - 1);
+  return link;
+}
+
+static bool path_of(int fd, char *path, size_t size) {
+  ssize_t length = readlink(path_to(fd), path, size - 1);
   if (length <= 0 || path[0] != '/') return false;
   path[length] = 0;
   return true;
@@ -112,9 +117,7 @@ int platform_open(const char *path, int flags, mode_t mode) {
 }
 
 int platform_reopen(int fd, int flags) {
-  char link[32];
-  snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-  return open(link, flags);
+  return open(path_to(fd), flags);
 }
 
 bool platform_path(int fd, char *path, size_t size) {
@@ -134,15 +137,11 @@ bool platform_path(int fd, char *path, size_t size) {
 }
 
 int platform_temporary(int directory) {
-  char link[32];
-  snprintf(link, sizeof link, "/proc/self/fd/%d", directory);
-  return open(link, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+  return open(path_to(directory), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
 }
 
 int platform_link(int fd, int directory, const char *name) {
-  char link[32];
-  snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-  return linkat(AT_FDCWD, link, directory, name, AT_SYMLINK_FOLLOW);
+  return linkat(AT_FDCWD, path_to(fd), directory, name, AT_SYMLINK_FOLLOW);
 }
 
 int platform_is_network(int fd) {
@@ -157,9 +156,7 @@ int platform_is_network(int fd) {
 }
 
 int platform_change_mode(int fd, mode_t mode) {
-  char link[32];
-  snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-  return chmod(link, mode);
+  return chmod(path_to(fd), mode);
 }
 
 // --- identity
@@ -198,12 +195,6 @@ void platform_act_as_self(void) {
 }
 
 // --- extended attributes, by the path of the descriptor, because O_PATH descriptors have no access
-
-static const char *path_to(int fd) {
-  static char link[32];
-  snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-  return link;
-}
 
 ssize_t platform_list_attributes(int fd, char *names, size_t size) {
   return listxattr(path_to(fd), names, size);

@@ -28,6 +28,26 @@ enum {
 
 enum role { ROLE_CONNECTION = -1, ROLE_LISTENER = -2 };
 
+/** Operations on an object by its kind; absent ones do nothing. */
+static const struct {
+  void (*free)(struct object *object);
+  void (*credit)(struct object *object, uint32_t bytes);
+  void (*input)(struct object *object, const uint8_t *data, uint32_t length);
+  void (*end_input)(struct object *object);
+  bool (*pump)(struct object *object);
+  void (*prepare)(struct object *object);
+  void (*ready)(struct object *object, int role, short events);
+} kinds[] = {
+    [PROCESS] = {process_free, process_credit, process_input, process_end_input, process_pump, process_prepare,
+                 process_ready},
+    [READER] = {.free = reader_free},
+    [WRITER] = {.free = writer_free, .input = writer_input, .end_input = writer_commit},
+    [LISTING] = {.free = listing_free, .credit = listing_credit, .pump = listing_run},
+    [REMOVAL] = {.free = removal_free, .pump = removal_run},
+    [WATCHER] = {.free = watch_free, .credit = watch_credit},
+    [CONNECTION_INSIDE] = {dial_free, dial_credit, dial_input, dial_end_input, dial_pump, dial_prepare, dial_ready},
+};
+
 struct object *objects;
 struct rlimit descriptor_limit;
 uint64_t request_count;
@@ -88,19 +108,7 @@ static void free_object(struct object *object) {
   struct object **link = &buckets[object->id % BUCKETS];
   while (*link != object) link = &(*link)->next_in_bucket;
   *link = object->next_in_bucket;
-  switch (object->kind) {
-    case PROCESS:
-      process_free(object);
-      break;
-    case WATCHER:
-      watch_free(object);
-      break;
-    case CONNECTION_INSIDE:
-      dial_free(object);
-      break;
-    default:
-      files_free(object);
-  }
+  kinds[object->kind].free(object);
   object_count--;
   free(object);
 }
@@ -263,26 +271,6 @@ static void start_object(const struct request *request) {
   }
 }
 
-static void input(struct object *object, const struct request *request) {
-  const uint8_t *data = (const uint8_t *)request->data.bytes;
-  if (object->kind == PROCESS) process_input(object, data, request->data.length);
-  else if (object->kind == WRITER) files_input(object, data, request->data.length);
-  else if (object->kind == CONNECTION_INSIDE) dial_input(object, data, request->data.length);
-}
-
-static void end_input(struct object *object) {
-  if (object->kind == PROCESS) process_end_input(object);
-  else if (object->kind == WRITER) files_commit(object);
-  else if (object->kind == CONNECTION_INSIDE) dial_end_input(object);
-}
-
-static void credit(struct object *object, uint32_t bytes) {
-  if (object->kind == PROCESS) process_credit(object, bytes);
-  else if (object->kind == LISTING) files_credit(object, bytes);
-  else if (object->kind == WATCHER) watch_credit(object, bytes);
-  else if (object->kind == CONNECTION_INSIDE) dial_credit(object, bytes);
-}
-
 /** Handles a request about an object. An object that has just ended is no protocol error. */
 static void use_object(const struct request *request) {
   struct object *object = find_object(request->id);
@@ -292,16 +280,17 @@ static void use_object(const struct request *request) {
     if (request->type == READ) send_error(request->id, STAGE_FILE, EBADF, "");
     return;
   }
-  bool is_process = object->kind == PROCESS;
+  uint8_t kind = object->kind;
+  bool is_process = kind == PROCESS;
   switch (request->type) {
     case INPUT:
-      input(object, request);
+      if (kinds[kind].input) kinds[kind].input(object, (const uint8_t *)request->data.bytes, request->data.length);
       break;
     case INPUT_END:
-      end_input(object);
+      if (kinds[kind].end_input) kinds[kind].end_input(object);
       break;
     case CREDIT:
-      credit(object, request->credit);
+      if (kinds[kind].credit) kinds[kind].credit(object, request->credit);
       break;
     case SIGNAL:
       if (is_process) process_signal(object, request->scope, request->name);
@@ -439,10 +428,7 @@ static bool pump(void) {
   // First, because a process must be named before its other frames.
   announce();
   for (struct object *object = objects; object != NULL; object = object->next) {
-    if (object->is_dead) continue;
-    if (object->kind == PROCESS) has_more |= process_pump(object);
-    else if (object->kind == CONNECTION_INSIDE) has_more |= dial_pump(object);
-    else if (object->kind == LISTING || object->kind == REMOVAL) has_more |= files_run(object);
+    if (!object->is_dead && kinds[object->kind].pump) has_more |= kinds[object->kind].pump(object);
   }
   return has_more;
 }
@@ -459,8 +445,7 @@ static bool prepare(void) {
   }
   bool has_more = watch_prepare();
   for (struct object *object = objects; object != NULL; object = object->next) {
-    if (object->kind == PROCESS) process_prepare(object);
-    else if (object->kind == CONNECTION_INSIDE) dial_prepare(object);
+    if (kinds[object->kind].prepare) kinds[object->kind].prepare(object);
   }
   return has_more;
 }
@@ -476,8 +461,7 @@ static void dispatch(void) {
       else if (role == ROLE_CHANGES) watch_ready();
       else if (connection == polled[index].fd && events & (POLLIN | POLLHUP | POLLERR)) receive();
     } else if (!owner->is_dead) {
-      if (owner->kind == PROCESS) process_ready(owner, role, events);
-      else dial_ready(owner, role, events);
+      kinds[owner->kind].ready(owner, role, events);
     }
   }
 }

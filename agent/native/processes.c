@@ -281,10 +281,6 @@ static void finish_start(struct process *process) {
 
 // --- talking
 
-static bool can_send(const struct process *process) {
-  return is_connected() && process->credit > FRAME_COST && room() >= REPLY_BYTES + CHUNK_BYTES + HEADER_BYTES;
-}
-
 static bool has_output(const struct process *process) {
   return process->output.fd >= 0 || process->error_output.fd >= 0;
 }
@@ -314,7 +310,7 @@ static void relay(struct process *process, struct source *source) {
   if (source->fd < 0) return;
   uint32_t before = process->credit;
   // Bytes stopped by missing credit or room do not show the state of the pipe.
-  if (!process->is_discarded && (!can_send(process) || kept_is_due(&process->kept))) return;
+  if (!process->is_discarded && (!can_relay(process->credit) || kept_is_due(&process->kept))) return;
   int moved = process->is_discarded
                   ? drop(source)
                   : relay_source(source, process->object.id, &process->credit, &process->kept);
@@ -405,7 +401,7 @@ void process_prepare(struct object *object) {
     // With no data, POLLERR still reports that the reader is gone; terminals do not support it.
     if (process->input.length > 0) watch_descriptor(process->input.fd, POLLOUT, object, ROLE_INPUT);
   }
-  if ((!can_send(process) || kept_is_due(&process->kept)) && !process->is_discarded) return;
+  if ((!can_relay(process->credit) || kept_is_due(&process->kept)) && !process->is_discarded) return;
   if (process->output.fd >= 0) watch_descriptor(process->output.fd, POLLIN, object, ROLE_OUTPUT);
   if (process->error_output.fd >= 0) watch_descriptor(process->error_output.fd, POLLIN, object, ROLE_ERROR_OUTPUT);
 }
@@ -440,14 +436,7 @@ bool process_pump(struct object *object) {
   }
   if (process->is_released && process->has_exited && !has_output(process)) object->is_dead = true;
   if (!is_connected() || !process->is_announced || process->is_released || room() < REPLY_BYTES) return false;
-  struct sink *input = &process->input;
-  // Acknowledges half a window at a time while more is to come, and everything when the server may wait for the last
-  // bytes.
-  if (input->taken > 0 && (input->length == 0 || input->taken >= INPUT_WINDOW_BYTES / 2)) {
-    send_u32(REPLY_TAKEN, object->id, input->taken);
-    input->window += input->taken;
-    input->taken = 0;
-  }
+  sink_acknowledge(&process->input, object->id);
   if (process->is_input_closed_due) {
     send_empty(REPLY_INPUT_CLOSED, object->id);
     process->is_input_closed_due = false;
@@ -460,7 +449,7 @@ bool process_pump(struct object *object) {
     send_empty(REPLY_OUTPUT_END, object->id);
     process->is_end_sent = true;
   }
-  return is_draining(process) && has_output(process) && (process->is_discarded || can_send(process));
+  return is_draining(process) && has_output(process) && (process->is_discarded || can_relay(process->credit));
 }
 
 // --- ending

@@ -6,6 +6,10 @@
 
 #include "agent.h"
 
+bool can_relay(uint32_t credit) {
+  return is_connected() && credit > FRAME_COST && room() >= REPLY_BYTES + CHUNK_BYTES + HEADER_BYTES;
+}
+
 int relay_source(struct source *source, uint32_t id, uint32_t *credit, struct kept *kept) {
   if (*credit <= FRAME_COST || room() < REPLY_BYTES + CHUNK_BYTES + HEADER_BYTES) return 0;
   size_t length = *credit - FRAME_COST;
@@ -52,6 +56,13 @@ bool sink_flush(struct sink *sink) {
   sink->buffer = NULL;
   sink->start = 0;
   return true;
+}
+
+void sink_acknowledge(struct sink *sink, uint32_t id) {
+  if (sink->taken == 0 || (sink->length > 0 && sink->taken < INPUT_WINDOW_BYTES / 2)) return;
+  send_u32(REPLY_TAKEN, id, sink->taken);
+  sink->window += sink->taken;
+  sink->taken = 0;
 }
 
 bool sink_put(struct sink *sink, const uint8_t *data, uint32_t length) {

@@ -71,21 +71,14 @@ static void unlink_watched(struct watched **link) {
   if (!is_watched(directory)) platform_changes_remove(changes, directory);
 }
 
-/** Removes every directory that `matches` accepts. */
-static void forget(bool (*matches)(const struct watched *watched, const void *context), const void *context) {
+/** Removes the directories of a watcher, or, for NULL, those that a rename moved away. */
+static void forget(const struct watcher *watcher) {
   for (unsigned index = 0; index < BUCKETS; index++) {
     for (struct watched **link = &buckets[index]; *link != NULL;) {
-      if (matches(*link, context)) unlink_watched(link);
+      if (watcher ? (*link)->watcher == watcher : (*link)->cookie != 0) unlink_watched(link);
       else link = &(*link)->next;
     }
   }
-}
-
-static bool is_of(const struct watched *watched, const void *watcher) { return watched->watcher == watcher; }
-
-static bool is_moving(const struct watched *watched, const void *context) {
-  (void)context;
-  return watched->cookie != 0;
 }
 
 // --- telling
@@ -336,7 +329,7 @@ static void break_all(void) {
 
 static void on_change(const struct change *change) {
   if (moving != 0 && change->cookie != moving) {
-    forget(is_moving, NULL);
+    forget(NULL);
     moving = 0;
   }
   if (change->kind == CHANGE_OVERFLOW) {
@@ -365,7 +358,7 @@ void watch_ready(void) {
   tell_broken();
   if (has_more) return;
   // The queue is empty: the second halves of renames will not come any more.
-  if (moving != 0) forget(is_moving, NULL);
+  if (moving != 0) forget(NULL);
   moving = 0;
   for (unsigned index = 0; index < BUCKETS && has_fresh; index++) {
     for (struct watched *watched = buckets[index]; watched != NULL; watched = watched->next) forget_fresh(watched);
@@ -389,13 +382,6 @@ void watch_credit(struct object *object, uint32_t bytes) {
   if (watcher->credit < INT64_MAX / 2) watcher->credit += bytes;
 }
 
-/** True for two open files on one file system. @return 1, 0, or -1 with errno. */
-static int are_together(int one, int other) {
-  struct stat first, second;
-  if (fstat(one, &first) < 0 || fstat(other, &second) < 0) return -1;
-  return first.st_dev == second.st_dev;
-}
-
 /**
  * Refuses a network file system, because changes from elsewhere are not reported. The file system of the root is
  * allowed: only the sandbox changes its root.
@@ -406,8 +392,9 @@ static int require_local(int fd) {
   if (is_network <= 0) return is_network < 0 ? errno : 0;
   int root = platform_open("/", O_PATH | O_DIRECTORY | O_CLOEXEC, 0);
   if (root < 0) return errno;
-  int is_root = are_together(root, fd);
-  int error = is_root < 0 ? errno : is_root ? 0 : EREMOTE;
+  struct stat there, here;
+  int error = fstat(root, &here) < 0 || fstat(fd, &there) < 0 ? errno : 0;
+  if (error == 0 && here.st_dev != there.st_dev) error = EREMOTE;
   close(root);
   return error;
 }
@@ -455,7 +442,7 @@ void watch_request(uint32_t id, const struct request *request) {
 
 void watch_free(struct object *object) {
   struct watcher *watcher = (struct watcher *)object;
-  forget(is_of, watcher);
+  forget(watcher);
   close(watcher->root);
   if (--watcher_count > 0) return;
   close(changes);

@@ -119,6 +119,8 @@ void files_read(struct object *object, uint64_t offset, uint32_t length) {
   finish_frame(&frame);
 }
 
+void reader_free(struct object *object) { close(((struct file_reader *)object)->fd); }
+
 // --- changing
 
 static void make_directory(uint32_t id, const char *path, const struct account *owner) {
@@ -218,17 +220,4 @@ void files_request(uint32_t id, const struct request *request) {
       break;
   }
   platform_act_as_self();
-}
-
-bool files_run(struct object *object) {
-  request_count++;
-  if (object->kind == LISTING) return run_listing(object);
-  return room() >= REPLY_BYTES && run_removal(object);
-}
-
-void files_free(struct object *object) {
-  if (object->kind == READER) close(((struct file_reader *)object)->fd);
-  else if (object->kind == WRITER) free_writer(object);
-  else if (object->kind == LISTING) free_listing(object);
-  else if (object->kind == REMOVAL) free_removal(object);
 }

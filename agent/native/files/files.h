@@ -47,14 +47,9 @@ void clear_metadata(int fd);
 void set_metadata(int fd, const struct attribute *attributes, unsigned count);
 int write_in_place(const struct request *request, const struct account *owner);
 void start_writing(uint32_t id, const struct request *request, const struct account *actor, const struct account *owner);
-void free_writer(struct object *object);
 
 // list.c, remove.c
 void start_listing(uint32_t id, const struct request *request, const struct account *actor);
-bool run_listing(struct object *object);
-void free_listing(struct object *object);
 void start_removal(uint32_t id, const char *path, const struct account *actor);
-bool run_removal(struct object *object);
-void free_removal(struct object *object);
 
 #endif

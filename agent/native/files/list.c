@@ -137,8 +137,9 @@ static int list_entry(struct listing *listing, struct writer *frame, const char 
   return error;
 }
 
-bool run_listing(struct object *object) {
+bool listing_run(struct object *object) {
   struct listing *listing = (struct listing *)object;
+  request_count++;
   if (listing->credit <= 0 || !is_connected() || room() < 2 * REPLY_BYTES) return false;
   int error = listing->has_actor ? act(&listing->actor) : 0;
   struct writer frame = begin_frame(REPLY_ENTRIES, listing->object.id);
@@ -165,12 +166,12 @@ bool run_listing(struct object *object) {
   return !listing->object.is_dead && listing->credit > 0 && room() >= 2 * REPLY_BYTES;
 }
 
-void files_credit(struct object *object, uint32_t bytes) {
+void listing_credit(struct object *object, uint32_t bytes) {
   struct listing *listing = (struct listing *)object;
   if (listing->credit < INT64_MAX / 2) listing->credit += bytes;
 }
 
-void free_listing(struct object *object) {
+void listing_free(struct object *object) {
   struct listing *listing = (struct listing *)object;
   while (listing->level_count > 0) leave_level(listing);
   free(listing->levels);

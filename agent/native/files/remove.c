@@ -83,8 +83,10 @@ static int leave_tree(struct removal *removal) {
   return 0;
 }
 
-bool run_removal(struct object *object) {
+bool removal_run(struct object *object) {
   struct removal *removal = (struct removal *)object;
+  request_count++;
+  if (room() < REPLY_BYTES) return false;
   int error = removal->has_actor ? act(&removal->actor) : 0;
   for (unsigned count = 0; error == 0 && count < ENTRIES_PER_TURN && removal->level_count > 0; count++) {
     const struct dirent *entry = readdir(removal->levels[removal->level_count - 1].directory);
@@ -126,7 +128,7 @@ void start_removal(uint32_t id, const char *path, const struct account *actor) {
   else send_error(id, STAGE_FILE, error, "");
 }
 
-void free_removal(struct object *object) {
+void removal_free(struct object *object) {
   struct removal *removal = (struct removal *)object;
   while (removal->level_count > 0) closedir(removal->levels[--removal->level_count].directory);
   close(removal->parent);

@@ -227,7 +227,7 @@ void start_writing(uint32_t id, const struct request *request, const struct acco
   fail_file(id, error, request->path.bytes);
 }
 
-void files_input(struct object *object, const uint8_t *data, uint32_t length) {
+void writer_input(struct object *object, const uint8_t *data, uint32_t length) {
   struct file_writer *writer = (struct file_writer *)object;
   if (length > writer->window) return break_connection("more input than was asked for");
   int error = write_all(writer->fd, data, length);
@@ -298,7 +298,7 @@ static int finish_staged(struct file_writer *writer) {
   return error;
 }
 
-void files_commit(struct object *object) {
+void writer_commit(struct object *object) {
   struct file_writer *writer = (struct file_writer *)object;
   int error = writer->has_actor ? act(&writer->actor) : 0;
   if (error == 0) error = finish_staged(writer);
@@ -308,7 +308,7 @@ void files_commit(struct object *object) {
   object->is_dead = true;
 }
 
-void free_writer(struct object *object) {
+void writer_free(struct object *object) {
   struct file_writer *writer = (struct file_writer *)object;
   if (writer->directory >= 0) {
     unlinkat(writer->directory, writer->temporary, 0);
