@@ -29,6 +29,30 @@ async function archiveOf(entries: readonly Entry[]): Promise<Buffer> {
   return buffer(packed);
 }
 
+/** A header and its contents as bytes, with whatever is in its fields. */
+function tarFile(
+  name: string,
+  content: string,
+  { type = "0", link = "", mtime = "0", size = content.length.toString(8) } = {},
+): Buffer {
+  const header = Buffer.alloc(512);
+  for (const [at, text] of [
+    [0, name],
+    [100, "644"],
+    [124, size],
+    [136, mtime],
+    [148, " ".repeat(8)],
+    [156, type],
+    [157, link],
+    [257, "ustar\x0000"],
+  ] as const) {
+    header.write(text, at, "latin1");
+  }
+  const sum = header.reduce((total, byte) => total + byte, 0);
+  header.write(`${sum.toString(8).padStart(6, "0")}\0 `, 148);
+  return Buffer.concat([header, Buffer.from(content), Buffer.alloc(-content.length & 511)]);
+}
+
 /** Names and contents of an archive. */
 async function contentsOf(archive: Uint8Array): Promise<Record<string, string>> {
   const found: Record<string, string> = {};
@@ -172,6 +196,52 @@ describe("tar archives of /v1", { timeout: 120_000 }, () => {
     assert.deepEqual(await readdir(spool), []);
   });
 
+  it("are imported with any time, and refused where readers of archives disagree", async () => {
+    const early = new Date("1960-01-01");
+    const late = new Date("2040-01-01");
+    const tarball = Buffer.concat([
+      tarFile("early", "", { mtime: "\xff".repeat(8) + "\xed\x30\x08\x80" }),
+      tarFile("late", "", { mtime: "20352477200" }),
+    ]);
+    assert.equal((await importInto("/times", tarball)).status, 200);
+    for (const [name, time] of [
+      ["early", early],
+      ["late", late],
+    ] as const) {
+      const { modifiedAtMs } = await sandbox.runtime.files.stat(`/times/${name}`);
+      assert.ok(Math.abs(modifiedAtMs - time.getTime()) < 1_000, `${name}: ${modifiedAtMs}`);
+    }
+    const refused: Record<string, readonly Buffer[]> = {
+      "a directory with contents": [tarFile("d/", "abc", { type: "5" })],
+      "a hard link with contents": [tarFile("a", "abc"), tarFile("h", "abc", { type: "1", link: "a" })],
+      "a symbolic link with contents": [tarFile("l", "abc", { type: "2", link: "a" })],
+      "a negative size": [tarFile("n", "abc", { size: "\xff".repeat(12) })],
+      "an endless size": [tarFile("n", "abc", { size: `\x80${"\xff".repeat(11)}` })],
+      "a size in no digits": [tarFile("n", "abc", { size: "abc" })],
+      "a negative size in an extended header": [
+        tarFile("x", "11 size=-5\n", { type: "x" }),
+        tarFile("n", "abc"),
+      ],
+      "a record longer than its header": [tarFile("x", "99 path=a\n", { type: "x" }), tarFile("n", "abc")],
+      "a record of a negative length": [tarFile("x", "-9 path=a\n", { type: "x" }), tarFile("n", "abc")],
+      "a name for all entries": [tarFile("x", "9 path=a\n", { type: "g" }), tarFile("n", "abc")],
+      "a sparse file": [tarFile("x", "22 GNU.sparse.major=1\n", { type: "x" }), tarFile("n", "abc")],
+      "a name that is not UTF-8": [tarFile("caf\xe9", "abc")],
+      "no name": [tarFile("", "abc")],
+      "many small records": [tarFile("x", "6 a=b\n".repeat(2_000), { type: "x" }), tarFile("n", "abc")],
+      "many directories in one name": [
+        tarFile("x", `1010 path=${"d/".repeat(500)}\n`, { type: "x" }),
+        tarFile("n", "abc"),
+      ],
+    };
+    for (const [what, parts] of Object.entries(refused)) {
+      const { status, body } = await importInto("/disagree", Buffer.concat(parts));
+      assert.equal(status, 400, what);
+      assert.match(body.code, /^archive_(invalid|unsafe)$/, what);
+    }
+    assert.equal(await exists("/disagree"), false);
+  });
+
   it("are exported from paths that exist, and from nothing else", async () => {
     await sandbox.runtime.files.write("/out/@a", chunks(["at"]));
     const { bytes } = await exportFrom({ src_dir: "/out", paths: ["@a"] });
@@ -204,7 +274,7 @@ describe("tar archives of /v1", { timeout: 120_000 }, () => {
         const isLink = random.below(2) === 0;
         const linkname = random.of(targets);
         try {
-          entries.check({ name, type: isLink ? "symlink" : "file", linkname: isLink ? linkname : null });
+          entries.check({ name, type: isLink ? "symlink" : "file", linkname: isLink ? linkname : "" });
         } catch {
           break;
         }

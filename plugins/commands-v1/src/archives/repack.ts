@@ -1,9 +1,8 @@
-import { once } from "node:events";
 import { open } from "node:fs/promises";
-import { pipeline } from "node:stream/promises";
-import { messageOf, SandboxError } from "@coppice/core";
-import { extract as extractor, type Headers, pack as packer } from "tar-stream";
+import { SandboxError } from "@coppice/core";
+import { readArchive } from "./read-archive.js";
 import { SafeEntries } from "./safe-entries.js";
+import { BLOCK_BYTES, broken, encodeHeader, paddingOf } from "./tar-blocks.js";
 
 export interface RepackOptions {
   /** File to write. */
@@ -19,9 +18,6 @@ export interface Repacked {
   readonly bytes: number;
 }
 
-/** Most bytes of extended headers before an entry: the parser keeps them in memory. */
-const MAX_HEADER_BYTES = 2 * 2 ** 20;
-
 /**
  * Checks an archive while it arrives, and writes it anew: what unpacks it later reads the headers that were checked, and
  * not others that it would find in the same bytes.
@@ -30,82 +26,36 @@ const MAX_HEADER_BYTES = 2 * 2 ** 20;
  */
 export async function repack(source: AsyncIterable<Uint8Array>, options: RepackOptions): Promise<Repacked> {
   const { path, maxBytes, maxEntries } = options;
-  // Opened here: a stream that opens its file later would make it again after its removal.
-  const file = await open(path, "wx", 0o600);
   const entries = new SafeEntries(maxEntries);
-  const over = new AbortController();
-  const extract = extractor();
-  const pack = packer();
-  let sourceFailure: { readonly error: unknown } | undefined;
-  let fedBytes = 0;
-  let contentBytes = 0;
   let imported = 0;
-  /** Bytes before the current entry that were no content. */
-  let headersUntilNow = 0;
-
-  const feed = async (): Promise<void> => {
-    try {
-      for await (const chunk of source) {
-        fedBytes += chunk.length;
-        if (fedBytes > maxBytes) throw invalid(`it is larger than ${maxBytes} bytes`);
-        if (fedBytes - contentBytes - headersUntilNow > MAX_HEADER_BYTES + chunk.length) {
-          throw invalid("a header is too long");
-        }
-        if (!extract.write(Buffer.from(chunk))) await once(extract, "drain", over);
-      }
-      if (fedBytes === 0) throw invalid("it is empty");
-      extract.end();
-    } catch (error) {
-      if (over.signal.aborted) return;
-      sourceFailure = { error };
-      extract.destroy(error as Error);
-    }
-  };
-  const written = pipeline(pack, file.createWriteStream());
-  // Awaited below; a failure of the parser comes first.
-  written.catch(() => undefined);
-  void feed();
-  try {
-    for await (const entry of extract) {
-      entries.check(entry.header);
-      headersUntilNow = fedBytes - contentBytes;
-      const out = pack.entry(canonical(entry.header));
-      for await (const chunk of entry as AsyncIterable<Buffer>) {
-        contentBytes += chunk.length;
-        headersUntilNow = fedBytes - contentBytes;
-        if (!out.write(chunk)) await Promise.race([once(out, "drain"), written]);
-      }
-      out.end();
-      if (entry.header.type !== "directory") imported += 1;
-    }
-    pack.finalize();
-    await written;
-    return { imported, bytes: contentBytes };
-  } catch (error) {
-    if (sourceFailure !== undefined) throw sourceFailure.error;
-    if (error instanceof SandboxError) throw error;
-    if ((error as { readonly code?: string }).code === "ENOSPC") {
+  let bytes = 0;
+  await using file = await open(path, "wx", 0o600);
+  const write = async (data: Uint8Array): Promise<void> => {
+    await file.writeFile(data).catch((error: NodeJS.ErrnoException) => {
+      if (error.code !== "ENOSPC" && error.code !== "EDQUOT") throw error;
       throw new SandboxError("store_unavailable", "the server has no room for the archive", { cause: error });
-    }
-    throw invalid(messageOf(error));
-  } finally {
-    over.abort();
-    extract.destroy();
-    pack.destroy();
-  }
-}
-
-/** The header without owners and other attributes. */
-function canonical({ name, type, linkname, mode, mtime, size }: Headers): Headers {
-  return {
-    name,
-    type: type === "contiguous-file" ? "file" : type,
-    mode: (mode ?? 0o644) & 0o777,
-    ...(mtime !== undefined && { mtime }),
-    ...(type === "symlink" || type === "link" ? { linkname: linkname ?? "" } : { size: size ?? 0 }),
+    });
   };
+  for await (const { header, contents } of readArchive(limited(source, maxBytes))) {
+    entries.check(header);
+    await write(encodeHeader(header));
+    for await (const chunk of contents) {
+      bytes += chunk.length;
+      await write(chunk);
+    }
+    await write(Buffer.alloc(paddingOf(header.size)));
+    if (header.type !== "directory") imported += 1;
+  }
+  await write(Buffer.alloc(2 * BLOCK_BYTES));
+  return { imported, bytes };
 }
 
-function invalid(problem: string): SandboxError {
-  return new SandboxError("archive_invalid", `the archive is refused: ${problem}`);
+async function* limited(source: AsyncIterable<Uint8Array>, maxBytes: number): AsyncGenerator<Uint8Array> {
+  let bytes = 0;
+  for await (const chunk of source) {
+    bytes += chunk.length;
+    if (bytes > maxBytes) throw broken(`it is larger than ${maxBytes} bytes`);
+    yield chunk;
+  }
+  if (bytes === 0) throw broken("it is empty");
 }

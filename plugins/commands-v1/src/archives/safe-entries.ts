@@ -1,9 +1,9 @@
 import { posix } from "node:path";
-import { SandboxError } from "@coppice/core";
-import type { Headers } from "tar-stream";
+import { type TarHeader, unsafe } from "./tar-blocks.js";
 
-const TYPES = ["file", "contiguous-file", "directory", "symlink", "link"];
 const MAX_NAME_BYTES = 4095;
+/** Names that are kept, to be compared with those of later entries. */
+const MAX_NAMES_BYTES = 32 * 2 ** 20;
 
 /**
  * Checks that the entries of an archive stay below the directory that it is unpacked in, also when their links are
@@ -15,23 +15,24 @@ export class SafeEntries {
   /** Directories that have entries, which no link may replace. */
   readonly #parents = new Set<string>();
   #count = 0;
+  #nameBytes = 0;
 
   constructor(maxEntries: number) {
     this.#maxEntries = maxEntries;
   }
 
   /** @throws SandboxError invalid_argument with the name of an entry that may not be unpacked. */
-  check({ name, type, linkname }: Headers): void {
+  check({ name, type, linkname }: Pick<TarHeader, "name" | "type" | "linkname">): void {
     this.#count += 1;
-    if (this.#count > this.#maxEntries) throw unsafe(`it has more than ${this.#maxEntries} entries`);
+    this.#checkCount();
+    this.#nameBytes += Buffer.byteLength(name);
+    if (this.#nameBytes > MAX_NAMES_BYTES) throw unsafe("its names are too long together");
     const told = JSON.stringify(name.slice(0, 200));
-    if (!TYPES.includes(type ?? "")) throw unsafe(`${told} is no file, directory or link`);
     const path = this.#inside(name);
     if (path === undefined) throw unsafe(`${told} leaves the directory`);
     if (type !== "symlink" && type !== "link") return;
     if (this.#parents.has(path)) throw unsafe(`${told} replaces a directory`);
-    const target = linkname ?? "";
-    if (type === "link" ? this.#inside(target) === undefined : !isInside(path, target)) {
+    if (type === "link" ? this.#inside(linkname) === undefined : !isInside(path, linkname)) {
       throw unsafe(`${told} links out of the directory`);
     }
     // A hard link to a symbolic one is another symbolic one.
@@ -40,14 +41,24 @@ export class SafeEntries {
 
   /** The plain form of a name; undefined when it leaves the directory or passes a link. */
   #inside(name: string): string | undefined {
-    if (name.startsWith("/") || name.includes("\0") || name.split("/").includes("..")) return undefined;
+    if (name === "" || name.startsWith("/") || name.includes("\0") || name.split("/").includes(".."))
+      return undefined;
     if (Buffer.byteLength(name) > MAX_NAME_BYTES) return undefined;
     const path = posix.normalize(name).replace(/\/+$/, "");
     for (let above = posix.dirname(path); above !== "."; above = posix.dirname(above)) {
       if (this.#links.has(above)) return undefined;
+      // Then those above it are known, too.
+      if (this.#parents.has(above)) break;
       this.#parents.add(above);
+      this.#checkCount();
     }
     return path;
+  }
+
+  /** Directories that are only in the names of entries count as entries. */
+  #checkCount(): void {
+    if (Math.max(this.#count, this.#parents.size) <= this.#maxEntries) return;
+    throw unsafe(`it has more than ${this.#maxEntries} entries`);
   }
 }
 
@@ -62,8 +73,4 @@ function isInside(path: string, target: string): boolean {
   if (ups !== -1 && names.slice(ups).includes("..")) return false;
   const depth = path.split("/").length - 1;
   return (ups === -1 ? names.length : ups) <= depth;
-}
-
-function unsafe(problem: string): SandboxError {
-  return new SandboxError("archive_unsafe", `the archive is refused: ${problem}`);
 }
