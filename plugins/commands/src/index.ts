@@ -18,3 +18,4 @@ export {
 } from "./contract/commands.js";
 export { describeExit, type ExitReport } from "./contract/exit-report.js";
 export { pageBytes, type PageBytesOptions } from "./contract/page-bytes.js";
+export { pageBody, pageJson, type PageJson } from "./contract/page-json.js";

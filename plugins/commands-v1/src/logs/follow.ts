@@ -1,4 +1,4 @@
-import { type Commands, type LogPage, pageBytes, type StartedCommand } from "@coppice/plugin-commands";
+import { type Commands, type LogPage, pageJson, type StartedCommand } from "@coppice/plugin-commands";
 import { exitCodeOf } from "../commands/command-body.js";
 import type { Growth } from "./growth.js";
 
@@ -15,26 +15,19 @@ export interface FollowOptions {
   readonly signal: AbortSignal;
 }
 
-/** The fields of a page that a client reads the next one by. */
-export function pageBody(page: LogPage, isText: boolean) {
-  const { bytes, nextCursor } = pageBytes(page, { isText });
-  return {
-    bytes: Buffer.from(bytes).toString(isText ? "utf-8" : "base64"),
-    next_cursor: nextCursor,
-    ...(page.truncatedBefore !== undefined && { truncated_before: page.truncatedBefore }),
-  };
-}
+const FOLLOWING = Buffer.from(": following\n\n");
+const HEARTBEAT = Buffer.from(": heartbeat\n\n");
 
 /**
  * A log as server-sent events, from a cursor to the end of the command: `log` with the bytes and the next cursor, which is
  * also the event's id, and `end`. Each page is read when the client has taken the one before.
  */
-export async function* followLog(options: FollowOptions): AsyncGenerator<string> {
+export async function* followLog(options: FollowOptions): AsyncGenerator<Buffer> {
   const { logs, id, limitBytes, isText, running, growth, heartbeatMs, signal } = options;
   using watched = running && growth.watch(running);
   let { cursor } = options;
   // The client learns at once that it follows.
-  yield ": following\n\n";
+  yield FOLLOWING;
   while (!signal.aborted) {
     const grown = watched?.grown();
     const read = (): Promise<FollowedPage> => readEvent({ logs, id, cursor, limitBytes, isText });
@@ -43,17 +36,17 @@ export async function* followLog(options: FollowOptions): AsyncGenerator<string>
       : watched.share([cursor, limitBytes, isText].join(), read));
     if (nextCursor > cursor) {
       cursor = nextCursor;
-      yield event;
+      yield* event;
     } else if (command.phase !== "running") {
       const end = { phase: command.phase, exit_code: exitCodeOf(command) };
-      yield `event: end\ndata: ${JSON.stringify(end)}\n\n`;
+      yield Buffer.from(`event: end\ndata: ${JSON.stringify(end)}\n\n`);
       return;
-    } else if (!(await isWithin(grown, heartbeatMs, signal))) yield ": heartbeat\n\n";
+    } else if (!(await isWithin(grown, heartbeatMs, signal))) yield HEARTBEAT;
   }
 }
 
 interface FollowedPage {
-  readonly event: string;
+  readonly event: readonly Buffer[];
   readonly nextCursor: number;
   readonly command: LogPage["command"];
 }
@@ -66,9 +59,13 @@ async function readEvent({
   isText,
 }: Pick<FollowOptions, "logs" | "id" | "cursor" | "limitBytes" | "isText">): Promise<FollowedPage> {
   const page = await logs.page(id, { cursor, limitBytes });
-  const body = pageBody(page, isText);
-  const nextCursor = body.next_cursor;
-  const event = `event: log\nid: ${nextCursor}\ndata: ${JSON.stringify(body)}\n\n`;
+  const { json, nextCursor, isSmall } = pageJson(page, { isText });
+  const parts = [
+    Buffer.from(`event: log\nid: ${nextCursor}\ndata: `),
+    ...(await Array.fromAsync(json)),
+    Buffer.from("\n\n"),
+  ];
+  const event = isSmall ? [Buffer.concat(parts)] : parts;
   return { event, nextCursor, command: page.command };
 }
 

@@ -9,12 +9,12 @@ import {
   type Sandboxes,
   sandboxesOf,
 } from "@coppice/core";
-import type { Commands } from "@coppice/plugin-commands";
+import { type Commands, pageBody, pageJson } from "@coppice/plugin-commands";
 import { z } from "zod";
 import { exitCodeOf } from "../commands/command-body.js";
 import type { CommandsV1Config } from "../commands-v1-config.js";
 import type { NamedSandboxes } from "../sandboxes/named-sandboxes.js";
-import { followLog, pageBody } from "./follow.js";
+import { followLog } from "./follow.js";
 import type { Growth } from "./growth.js";
 
 export interface LogRoutesOptions {
@@ -90,11 +90,10 @@ export function logAnswer({
     const logs = commands.log(sandboxId);
     if (follow === "false" && stream === "false") {
       const page = await logs.page(id, { cursor, limitBytes: limit });
-      ctx.body = {
-        ...pageBody(page, isText),
-        phase: page.command.phase,
-        exit_code: exitCodeOf(page.command),
-      };
+      const { phase } = page.command;
+      const answer = pageJson(page, { isText, fields: { phase, exit_code: exitCodeOf(page.command) } });
+      ctx.type = "json";
+      ctx.body = await pageBody(answer);
       return;
     }
     // Refused now: an answer that has begun has its status.

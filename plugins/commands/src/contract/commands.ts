@@ -137,6 +137,8 @@ export interface LogPage {
   readonly nextCursor: number;
   /** Set when output at the cursor was not kept: offset of the first kept byte. */
   readonly truncatedBefore: number | undefined;
+  /** Frees the memory of the pieces at once; they are empty afterwards. */
+  release(): void;
 }
 
 /** One sandbox's log, also after its commands, it and the server have ended. Recorded output can be read at once. */

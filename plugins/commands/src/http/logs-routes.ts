@@ -3,7 +3,7 @@ import { z } from "zod";
 import type { OutputLogConfig } from "../commands-config.js";
 import type { Commands, LoggedCommand } from "../contract/commands.js";
 import { describeExit } from "../contract/exit-report.js";
-import { pageBytes } from "../contract/page-bytes.js";
+import { pageBody, pageJson } from "../contract/page-json.js";
 
 interface LogsRoutesOptions {
   readonly commands: Commands;
@@ -43,21 +43,21 @@ export function mountLogs(router: Router, { commands, config }: LogsRoutesOption
     const logs = commands.log(sandbox.record.id);
     const { id } = await logs.find(selector);
     const page = await logs.page(id, { cursor, limitBytes: limit });
-    const { command, truncatedBefore } = page;
-    const wanted = stream === undefined ? undefined : STREAM_NAMES[stream];
-    const isText = encoding === "utf-8";
-    const { bytes, nextCursor } = pageBytes(page, { wanted, isText });
-    context.body = {
-      command_id: command.id,
-      pid: command.pid,
-      bytes: Buffer.from(bytes).toString(encoding),
-      next_cursor: nextCursor,
-      ...(truncatedBefore !== undefined && { truncated_before: truncatedBefore }),
-      phase: command.phase,
-      exit_code: exitCode(command.end),
-      started_at: new Date(command.startedAtMs).toISOString(),
-      ...(command.end !== undefined && { exited_at: new Date(command.end.endedAtMs).toISOString() }),
-    };
+    const { command } = page;
+    const answer = pageJson(page, {
+      wanted: stream === undefined ? undefined : STREAM_NAMES[stream],
+      isText: encoding === "utf-8",
+      fields: {
+        command_id: command.id,
+        pid: command.pid,
+        phase: command.phase,
+        exit_code: exitCode(command.end),
+        started_at: new Date(command.startedAtMs).toISOString(),
+        ...(command.end !== undefined && { exited_at: new Date(command.end.endedAtMs).toISOString() }),
+      },
+    });
+    context.type = "json";
+    context.body = await pageBody(answer);
   });
 }
 

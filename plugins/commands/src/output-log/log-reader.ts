@@ -1,4 +1,4 @@
-import { SandboxError } from "@coppice/core";
+import { releaseMemory, SandboxError } from "@coppice/core";
 import type {
   CommandEnd,
   CommandPhase,
@@ -82,7 +82,8 @@ export class LogReader implements SandboxLogs {
     // Nothing from here on was kept: the next request continues with new output.
     if (pieces.length === 0 && limitBytes > 0) nextCursor = Math.max(cursor, command.outputBytes);
     const first = pieces[0]?.offset ?? nextCursor;
-    return { command, pieces, nextCursor, truncatedBefore: first > cursor ? first : undefined };
+    const truncatedBefore = first > cursor ? first : undefined;
+    return { command, pieces, nextCursor, truncatedBefore, release: () => release(pieces) };
   }
 
   /** The kept part of a range of a command's output, in order. Output that a limit removes meanwhile is left out. */
@@ -175,6 +176,12 @@ export class LogReader implements SandboxLogs {
     const { sandboxId } = this.#options;
     return { id, sandboxId, pid, path, tag, startedAtMs, phase, end, outputBytes };
   }
+}
+
+function release(pieces: readonly LoggedPiece[]): void {
+  // Several pieces come from one read, whose memory is theirs alone.
+  const reads = new Set(pieces.map(({ data }) => data.buffer));
+  for (const memory of reads) releaseMemory(Buffer.from(memory));
 }
 
 // A command without a recorded end was lost with its server.

@@ -127,7 +127,7 @@ class SegmentFile {
 /** Exactly these bytes; undefined where the file does not have them. */
 async function readAt(file: FileHandle, position: number, length: number): Promise<Buffer | undefined> {
   if (position < 0 || length <= 0) return undefined;
-  const bytes = Buffer.allocUnsafe(length);
+  const bytes = Buffer.allocUnsafeSlow(length);
   let filled = 0;
   while (filled < length) {
     const { bytesRead } = await file.read(bytes, filled, length - filled, position + filled);
