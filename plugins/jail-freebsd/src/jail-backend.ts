@@ -56,7 +56,7 @@ export class JailBackend implements SandboxBackend {
   readonly name = "jail-freebsd";
   readonly isolated = true;
   readonly snapshots = {
-    list: async () => [...(await (await this.#open()).datasets.snapshots()).keys()],
+    list: async () => [...(await (await this.#open()).datasets.snapshots(true)).keys()],
     remove: async (id: SnapshotId) => (await this.#open()).datasets.removeSnapshot(id),
   };
   readonly volumes = {
@@ -246,7 +246,8 @@ export class JailBackend implements SandboxBackend {
     await this.#endLook();
     const opened = await this.#open();
     const running = await opened.jails.names();
-    const owned = (await opened.datasets.owned()).filter(({ name }) => !this.#alive.has(idOf(name)));
+    const all = await opened.datasets.owned("e2b-", true);
+    const owned = all.filter(({ name }) => !this.#alive.has(idOf(name)));
     const living = owned.filter(({ name, state }) => isWhole(state) && running.has(name));
     await this.#reclaimAddresses(opened, new Set(living.map(({ name }) => name)));
     const adopted = await Promise.all(living.map((dataset) => this.#adopt(opened, dataset)));
@@ -425,15 +426,18 @@ export class JailBackend implements SandboxBackend {
   }
 
   /** Adopts a running sandbox of an earlier server; undefined when its agent does not answer. */
-  async #adopt(opened: Opened, { name, state, properties }: OwnedDataset): Promise<JailSandbox | undefined> {
+  async #adopt(
+    opened: Opened,
+    { limits: stored, name, state, template }: OwnedDataset,
+  ): Promise<JailSandbox | undefined> {
     const { datasets, jails, networks, templates } = opened;
     const id = idOf(name);
     const paths = sandboxPaths(this.#settings.directory, id);
     try {
       // The server may have ended while the sandbox was paused; the agent of a paused jail cannot answer.
       await jails.resume(name);
-      const limits = limitsOf(properties.get("limits"), this.#settings.limits);
-      const { user } = templates.get(properties.get("template") ?? "");
+      const limits = limitsOf(stored, this.#settings.limits);
+      const { user } = templates.get(template ?? "");
       const link =
         networks && (await SandboxLink.find({ id, name, networks, datasets }, state === "running"));
       const jail = await this.#connect(opened, { paths, user, link }, AbortSignal.timeout(AGENT_TIMEOUT_MS));
@@ -445,9 +449,9 @@ export class JailBackend implements SandboxBackend {
   }
 
   /** Adopts a stopped sandbox of an earlier server. It is kept even if its jail cannot be ended now. */
-  async #findStopped(opened: Opened, { name, properties }: OwnedDataset): Promise<JailSandbox> {
+  async #findStopped(opened: Opened, { limits: stored, name }: OwnedDataset): Promise<JailSandbox> {
     const id = idOf(name);
-    const limits = limitsOf(properties.get("limits"), this.#settings.limits);
+    const limits = limitsOf(stored, this.#settings.limits);
     const paths = sandboxPaths(this.#settings.directory, id);
     const found = this.#hold(opened, { id, paths, limits, jail: undefined });
     try {

@@ -125,6 +125,61 @@ describe("jail-freebsd, after mishaps of its host", { skip: reasonWithoutFreebsd
     assert.deepEqual(await host.leaks(), []);
   });
 
+  it("loses nothing to a zfs or a jls that ends with 0 and says half of it, or something else", async () => {
+    const { directory, settings } = host;
+    const first = host.backend();
+    await first.recover();
+    const [running, stopped] = [await make(first), await make(first)];
+    await stopped.snapshots?.take("snapshot2");
+    await stopped.stopping?.stop();
+    await first.volumes.make({ id: "volume2", sizeMiB: 32 });
+    await first.close();
+
+    const how = join(directory, "how");
+    const garbled = async (program: "zfs" | "jls", isMeant: string) => {
+      const path = join(directory, `garbled-${program}`);
+      const script = `case "$*" in ${isMeant}) [ ! -e ${how} ] || { ${settings.programs[program]} "$@" | sh ${how}; exit 0; };; esac`;
+      await writeFile(path, `#!/bin/sh\n${script}\nexec ${settings.programs[program]} "$@"\n`);
+      await chmod(path, 0o755);
+      return path;
+    };
+    const programs = {
+      ...settings.programs,
+      zfs: await garbled("zfs", '"get -Hp -r"*'),
+      jls: await garbled("jls", '"-d "*'),
+    };
+    for (const filter of ["cat > /dev/null", "head -c 100", "head -c -5", "head -n -5", "echo garbage"]) {
+      await writeFile(how, filter);
+      const misled = host.backend({ programs });
+      await assert.rejects(misled.recover(), /ended with 0, but it/, filter);
+      await assert.rejects(misled.snapshots.list(), /ended with 0, but it/, filter);
+      await assert.rejects(misled.volumes.list(), /ended with 0, but it/, filter);
+      await misled.close();
+      await rm(how);
+    }
+
+    const second = host.backend({ programs });
+    const found = await second.recover();
+    assert.deepEqual(found.map(({ id }) => id).toSorted(), [running.id, stopped.id].toSorted());
+    for (const filter of ["cat > /dev/null", "head -n -5", "echo garbage"]) {
+      await writeFile(how, filter);
+      await second.sweep().catch(() => undefined);
+      await rm(how);
+    }
+    const byId = (id: string) => found.find((each) => each.id === id);
+    const [adopted, kept] = [byId(running.id), byId(stopped.id)];
+    assert.equal(adopted && (await outputOf(adopted, "echo alive")), "alive\n");
+    await kept?.stopping?.start(specOf(stopped.id), new AbortController().signal);
+    assert.equal(kept && (await outputOf(kept, "echo again")), "again\n");
+    assert.deepEqual(await second.snapshots.list(), ["snapshot2"]);
+    assert.deepEqual(await second.volumes.list(), ["volume2"]);
+    for (const each of found) await each.destroy();
+    await second.snapshots.remove("snapshot2");
+    await second.volumes.remove("volume2");
+    await second.close();
+    assert.deepEqual(await host.leaks(), []);
+  });
+
   it("has sandboxes that live on beside coppice doctor", async () => {
     const backend = host.backend();
     await backend.recover();

@@ -23,8 +23,9 @@ const REQUEST = `
 const [method, path, body] = process.argv.slice(1);
 const headers = { "X-API-Key": "${API_KEY}", "Content-Type": "application/json" };
 const answer = await fetch("http://127.0.0.1:${PORT}" + path, { method, headers, body });
-console.log(await answer.text());
-if (!answer.ok) process.exit(1);
+const text = await answer.text();
+console.log(text);
+if (!answer.ok) throw new Error(answer.status + " " + text);
 `;
 
 describe("the service of a FreeBSD host", { skip: reasonWithoutFreebsdHost() ?? false }, () => {
@@ -66,7 +67,9 @@ describe("the service of a FreeBSD host", { skip: reasonWithoutFreebsdHost() ?? 
 
   /** Makes a sandbox with a command that goes on. */
   const make = async () => {
-    const { sandboxID } = JSON.parse(await request("POST", "/sandboxes", { templateID: "base" }));
+    const { sandboxID } = JSON.parse(
+      await request("POST", "/sandboxes", { templateID: "base", timeout: 600 }),
+    );
     await request("POST", `/sandboxes/${sandboxID}/exec`, {
       cmd: "setsid sleep 600 > /dev/null 2>&1 & echo $! > /tmp/pid",
     });
@@ -98,6 +101,8 @@ describe("the service of a FreeBSD host", { skip: reasonWithoutFreebsdHost() ?? 
     };
     await mkdir(inHost("etc"));
     await writeFile(inHost("etc/coppice.yaml"), JSON.stringify(config));
+    const listeners = { api: { host: "127.0.0.1", port: PORT + 1 } };
+    await writeFile(inHost("etc/second.yaml"), JSON.stringify({ ...config, listeners }));
     await writeFile(inHost("etc/environment"), `COPPICE_API_KEY=${API_KEY}\n`);
     await writeFile(
       inHost("etc/rc.conf"),
@@ -150,6 +155,49 @@ describe("the service of a FreeBSD host", { skip: reasonWithoutFreebsdHost() ?? 
       await service("stop");
     });
   }
+
+  it("is found, stopped and restarted after daemon(8) was killed and left its server, never two at a time", async () => {
+    await service("start");
+    await answers();
+    const id = await make();
+    const left = await serverPid();
+    const killSupervisor = async () => {
+      const supervisor = await host.run("/bin/cat", join(host.directory, "coppice.pid"));
+      await host.run("/bin/kill", "-KILL", supervisor);
+    };
+    await killSupervisor();
+    assert.match(await service("status"), new RegExp(`coppice is running as pid ${left}\\.`));
+    await assert.rejects(service("start"), new RegExp(`already running\\?  \\(pid=${left}\\)`));
+    // It serves on, though what it writes to the log goes nowhere.
+    for (let count = 0; count < 3; count++) await stillRuns(id);
+    assert.equal(await serverPid(), left);
+
+    // By other means than the script: the second one refuses the data directory, and the first serves on.
+    const second = host.run(
+      "/usr/bin/env",
+      `COPPICE_API_KEY=${API_KEY}`,
+      process.execPath,
+      join(ROOT, "core/bin/coppice.mjs"),
+      "start",
+      join(host.directory, "etc/second.yaml"),
+    );
+    await assert.rejects(second, /another server runs on this data directory/);
+    await stillRuns(id);
+
+    assert.match(await service("restart"), /Stopping coppice\.[^]*Starting coppice/);
+    await anotherAnswers(left);
+    await stillRuns(id);
+    await killSupervisor();
+    assert.match(await service("stop"), /Stopping coppice\./);
+    await assert.rejects(serverPid());
+    await assert.rejects(service("status"), /ended with 1/);
+    await service("start");
+    await answers();
+    await stillRuns(id);
+    await request("DELETE", `/sandboxes/${id}`);
+    await eventually("nothing is left", async () => (await host.leaks()).length === 0);
+    await service("stop");
+  });
 
   it("checks its configuration", async () => {
     assert.match(await service("check"), /./);

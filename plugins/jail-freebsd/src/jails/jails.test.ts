@@ -8,6 +8,11 @@ import { openRecordingHost, reasonWithoutRecordingHost } from "../testing/record
 
 const LISTED = ["allow.routing", "allow.mount.", "allow.extattr", "path"];
 
+function jlsOf(names: readonly string[]): string {
+  const jail = names.map((name) => ({ name }));
+  return JSON.stringify({ "__version": "2", "jail-information": { jail } });
+}
+
 describe("the commands of a jail", { skip: reasonWithoutRecordingHost() ?? false }, () => {
   it("are exact, and its jail.conf denies the parameters that this kernel supports", async () => {
     await using recording = await openRecordingHost();
@@ -40,7 +45,7 @@ describe("the commands of a jail", { skip: reasonWithoutRecordingHost() ?? false
     await recording.answer("ps", "TJ\nTsJ\n  TL+J\nZJ\n");
     await jails.pause(name);
     await jails.resume(name);
-    await recording.answer("jls", "e2b-abc\ne2b-other\n");
+    await recording.answer("jls", jlsOf(["e2b-abc", "e2b-other"]));
     assert.deepEqual(await jails.names(), new Set(["e2b-abc", "e2b-other"]));
     await recording.answer(
       "mount",
@@ -64,7 +69,7 @@ describe("the commands of a jail", { skip: reasonWithoutRecordingHost() ?? false
         "pkill -STOP -j e2b-abc",
         "ps -J e2b-abc -o state=",
         "pkill -CONT -j e2b-abc",
-        "jls -d name",
+        "jls -d --libxo json name",
         `jail -q -f ${paths.conf} -r e2b-abc`,
         "mount -p",
         `umount -f ${root}/usr ${root}/dev`,
@@ -77,6 +82,20 @@ describe("the commands of a jail", { skip: reasonWithoutRecordingHost() ?? false
     );
     const conf = calls.find(({ program, args }) => program === "jail" && args.includes("-"))?.input;
     assert.equal(conf, `e2b-abc { path = "${root}"; stop.timeout = "0"; }\n`);
+  });
+
+  it("do not take a list that is cut off for one with fewer jails, nor silence for a stopped process", async () => {
+    await using recording = await openRecordingHost();
+    const jails = await Jails.open(recording.host);
+    await recording.answer("jls", jlsOf([]));
+    assert.deepEqual(await jails.names(), new Set());
+    const whole = jlsOf(["e2b-abc", "e2b-other"]);
+    for (const said of ["", "e2b-abc\n", "{}", "null", whole.slice(0, -1), whole.slice(0, 60)]) {
+      await recording.answer("jls", said);
+      await assert.rejects(jails.names(), /jls ended with 0, but its list is not whole/, said);
+    }
+    await recording.answer("ps", "");
+    await assert.rejects(jails.pause("e2b-abc"), /ps -J ended with 0/);
   });
 
   it("stop all processes again while one of them still runs", async () => {

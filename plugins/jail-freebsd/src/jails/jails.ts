@@ -1,6 +1,7 @@
 import { rename, rm, stat, writeFile } from "node:fs/promises";
 import { setTimeout as sleep } from "node:timers/promises";
 import { SandboxError } from "@coppice/core";
+import { z } from "zod";
 import { type Host, HostCommandError } from "../host/host.js";
 import { type JailConfOptions, jailConf, removalConf } from "./jail-conf.js";
 import type { SandboxPaths } from "./sandbox-paths.js";
@@ -16,6 +17,11 @@ const DYING_PAUSE_MS = 100;
 
 /** Node of sysctl(8) below which the kernel lists the jail parameters it supports. */
 const PARAMETERS = "security.jail.param";
+
+/** Output of `jls --libxo json`. */
+const listing = z.object({
+  "jail-information": z.object({ jail: z.array(z.object({ name: z.string() })).default([]) }),
+});
 
 /** The jails of this host. Each is created and removed by its jail.conf(5). */
 export class Jails {
@@ -87,17 +93,24 @@ export class Jails {
     await this.#signal("CONT", name);
   }
 
-  /** Names of all jails, including dying ones. */
+  /** Names of all jails, including dying ones. As JSON, which shows whether the list is whole. */
   async names(): Promise<ReadonlySet<string>> {
-    const lines = await this.#host.run("jls", ["-d", "name"]);
-    return new Set(lines.split("\n").filter((line) => line !== ""));
+    const text = await this.#host.run("jls", ["-d", "--libxo", "json", "name"]);
+    try {
+      const { "jail-information": information } = listing.parse(JSON.parse(text));
+      return new Set(information.jail.map(({ name }) => name));
+    } catch (error) {
+      throw new Error(`jls ended with 0, but its list is not whole: '${text.slice(0, 200)}'`, {
+        cause: error,
+      });
+    }
   }
 
   async #hasRunning(name: string): Promise<boolean> {
     const words = ["-J", name, "-o", "state="];
     const { code, stdout, stderr } = await this.#host.try("ps", words);
     // Code 1 without output: there is no process.
-    if (code !== 0 && (code !== 1 || stderr !== ""))
+    if (code === 0 ? stdout.trim() === "" : code !== 1 || stderr !== "")
       throw new HostCommandError("ps", words, { code, stdout, stderr });
     return stdout.split("\n").some((state) => /^\s*[^TZ\s]/.test(state));
   }

@@ -1,4 +1,5 @@
-import { isOwnValue, zfsUntilFree } from "../zfs/datasets.js";
+import { zfsUntilFree } from "../zfs/datasets.js";
+import { isOwnValue, readTree } from "../zfs/property-tree.js";
 import type { Host } from "../host/host.js";
 
 /** A template that was built here, or whose build began. */
@@ -94,16 +95,8 @@ export class BuiltTemplates {
   }
 
   async list(): Promise<readonly BuiltTemplate[]> {
-    const properties = `${BUILDER},${NAME},${PACKAGES},used,guid,origin`;
-    const words = ["get", "-Hp", "-r", "-o", "name,property,value,source", properties, this.#parent];
-    const found = new Map<string, Map<string, string>>();
-    for (const line of (await this.#host.run("zfs", words)).split("\n")) {
-      const [path = "", property = "", value = "", source = ""] = line.split("\t");
-      // The snapshot inherits the property from its dataset; a value inherited from the parent does not count.
-      if ((property === BUILDER || property === PACKAGES) && !isOwnValue(source)) continue;
-      if (!found.has(path)) found.set(path, new Map());
-      found.get(path)?.set(property, value);
-    }
+    const properties = [BUILDER, NAME, PACKAGES, "used", "guid", "origin"];
+    const found = await readTree(this.#host, { parent: this.#parent, properties, isCompared: true });
     const origins = new Set([...found.values()].map((each) => each.get("origin")));
     const templates: BuiltTemplate[] = [];
     for (const [path, own] of found) {

@@ -105,6 +105,58 @@ describe("datasets", { skip: reasonWithoutRecordingHost() ?? false }, () => {
     await assert.rejects(use("exit 2"), /ended with 2/);
   });
 
+  it("are all listed, or an error: output that is cut off, or that zfs list contradicts, forgets none", async () => {
+    await using recording = await openRecordingHost();
+    const datasets = datasetsOf(recording);
+    const { directory, programs } = recording.settings;
+    await mkdir(directory, { recursive: true });
+    const rows = (path: string, values: Readonly<Record<string, string>> = {}) =>
+      ["owner", "state", "template", "limits", "snapshot"].map((name) => {
+        const value = values[name];
+        return `${path}\tcoppice:${name}\t${value === undefined ? "-\t-" : `${value}\tlocal`}\n`;
+      });
+    const parent = rows("zroot/jails");
+    const one = rows(PATH, { owner: "ours", state: "stopped", template: "base", limits: "1:2:3:4" });
+    const other = rows("zroot/jails/e2b-def", { owner: "ours", state: "running" });
+    const snapshot = rows(`${PATH}@kept1`, { snapshot: "kept" });
+    const whole = [...parent, ...one, ...snapshot, ...other];
+    const said = join(directory, "said.get");
+    const answer = async (get: readonly string[]) => writeFile(said, get.join(""));
+    const names = ["zroot/jails", PATH, `${PATH}@kept1`, "zroot/jails/e2b-def"];
+    await writeFile(
+      programs.zfs,
+      `#!/bin/sh\nif [ "$1" = list ]; then printf '%s\\n' ${names.join(" ")}; else cat ${said}; fi\n`,
+    );
+    await answer([...whole, `${PATH}#mark\ttype\t-\t-\n`]);
+    assert.deepEqual(await datasets.owned("e2b-", true), [
+      { name: "e2b-abc", state: "stopped", template: "base", limits: "1:2:3:4" },
+      { name: "e2b-def", state: "running", template: undefined, limits: undefined },
+    ]);
+    assert.deepEqual([...(await datasets.snapshots(true)).keys()], ["kept1"]);
+    for (const bad of [
+      [],
+      ["garbage\n"],
+      one,
+      whole.slice(0, -1),
+      [...whole.slice(0, -1), "zroot/jails/e2b-def\tcop"],
+      [...parent, ...snapshot, ...other],
+      [...parent, ...one, ...other],
+      [...whole, ...rows("zroot/jails/more")],
+    ]) {
+      await answer(bad);
+      await assert.rejects(
+        datasets.owned("e2b-", true),
+        /^Error: zfs get -r zroot\/jails ended with 0, but it/,
+      );
+      await assert.rejects(datasets.snapshots(true), /ended with 0, but it/);
+    }
+    // It is asked again.
+    await answer([]);
+    const asked = datasets.owned();
+    await answer(whole);
+    assert.equal((await asked).length, 2);
+  });
+
   it("are retained unmounted while they have clones or snapshots", async () => {
     for (const reason of [
       `cannot destroy '${PATH}': filesystem has dependent clones`,

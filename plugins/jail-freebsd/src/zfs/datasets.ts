@@ -2,6 +2,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { SandboxError } from "@coppice/core";
 import type { SnapshotId } from "@coppice/core/backend";
 import { failureOf, type Host, HostCommandError } from "../host/host.js";
+import { isOwnValue, type PropertyTree, readTree } from "./property-tree.js";
 
 /**
  * State of a dataset. `connecting`: its sandbox runs and gets a network that it was created without. `stopped`: its
@@ -13,8 +14,10 @@ export type DatasetState = "creating" | "running" | "connecting" | "stopped" | "
 export interface OwnedDataset {
   readonly name: string;
   readonly state: DatasetState;
-  /** Other properties of ours, without the prefix. */
-  readonly properties: ReadonlyMap<string, string>;
+  /** Undefined for a volume. */
+  readonly template: string | undefined;
+  /** As they were stored; undefined for a volume. */
+  readonly limits: string | undefined;
 }
 
 export interface CloneOptions {
@@ -27,6 +30,7 @@ export interface CloneOptions {
 }
 
 const PREFIX = "coppice:";
+const PROPERTIES = ["owner", "state", "template", "limits", "snapshot"].map((name) => PREFIX + name);
 const BUSY_ATTEMPTS = 50;
 const LONGEST_BUSY_PAUSE_MS = 200;
 /** Error messages of zfs(8) for a dataset in use; they differ between releases. */
@@ -146,22 +150,26 @@ export class Datasets {
     );
   }
 
-  /** Datasets of this installation with a name prefix, by one command. */
-  async owned(prefix = "e2b-"): Promise<readonly OwnedDataset[]> {
-    const names = ["owner", "state", "template", "limits"].map((name) => `${PREFIX}${name}`);
-    const words = ["get", "-Hp", "-r", "-o", "name,property,value,source", names.join(","), this.parent];
-    const found = new Map<string, Map<string, string>>();
-    for (const line of (await this.#host.run("zfs", words)).split("\n")) {
-      const [path = "", property = "", value = "", source] = line.split("\t");
+  /**
+   * Datasets of this installation with a name prefix.
+   * @param isCompared as `readTree`; for a start, which forgets what is left out.
+   */
+  async owned(prefix = "e2b-", isCompared = false): Promise<readonly OwnedDataset[]> {
+    return this.#ownedIn(await this.#read(isCompared)).filter(({ name }) => name.startsWith(prefix));
+  }
+
+  async #read(isCompared = false): Promise<PropertyTree> {
+    return readTree(this.#host, { parent: this.parent, properties: PROPERTIES, isCompared });
+  }
+
+  #ownedIn(tree: PropertyTree): readonly OwnedDataset[] {
+    return [...tree].flatMap(([path, properties]) => {
       const name = path.slice(this.parent.length + 1);
-      // An inherited value does not show the owner. One that was renamed by hand is no longer of ours.
-      if (!isOwnValue(source) || !path.startsWith(`${this.parent}/${prefix}`) || !OURS.test(name)) continue;
-      if (!found.has(name)) found.set(name, new Map());
-      found.get(name)?.set(property.slice(PREFIX.length), value);
-    }
-    return [...found].flatMap(([name, properties]) => {
-      if (properties.get("owner") !== this.#owner) return [];
-      return [{ name, state: (properties.get("state") ?? "destroying") as DatasetState, properties }];
+      const of = (property: string) => properties.get(PREFIX + property);
+      // One that was renamed by hand is no longer of ours.
+      if (!OURS.test(name) || of("owner") !== this.#owner) return [];
+      const state = (of("state") ?? "destroying") as DatasetState;
+      return [{ name, state, template: of("template"), limits: of("limits") }];
     });
   }
 
@@ -189,9 +197,9 @@ export class Datasets {
     if (result.code !== 0) throw failureOf("zfs", words, result);
   }
 
-  /** Full names of the kept snapshots, by id. */
-  async snapshots(): Promise<ReadonlyMap<SnapshotId, string>> {
-    return this.#snapshotsMarked("kept");
+  /** Full names of the kept snapshots, by id. @param isCompared as for `owned`. */
+  async snapshots(isCompared = false): Promise<ReadonlyMap<SnapshotId, string>> {
+    return this.#snapshotsIn(await this.#read(isCompared), "kept");
   }
 
   /** Removes a snapshot; its clones stay. A missing one is fine. */
@@ -204,16 +212,15 @@ export class Datasets {
     await this.collect();
   }
 
-  async #snapshotsMarked(mark: "kept" | "removed"): Promise<ReadonlyMap<SnapshotId, string>> {
-    const words = ["get", "-Hp", "-r", "-o", "name,value,source", `${PREFIX}snapshot`, this.parent];
-    const owned = new Set((await this.owned()).map(({ name }) => `${this.parent}/${name}`));
-    const found = new Map<SnapshotId, string>();
-    for (const line of (await this.#host.run("zfs", words)).split("\n")) {
-      const [full = "", value, source] = line.split("\t");
-      const [path = "", id] = full.split("@");
-      if (id !== undefined && value === mark && isOwnValue(source) && owned.has(path)) found.set(id, full);
-    }
-    return found;
+  #snapshotsIn(tree: PropertyTree, mark: "kept" | "removed"): ReadonlyMap<SnapshotId, string> {
+    const owned = new Set(this.#ownedIn(tree).map(({ name }) => `${this.parent}/${name}`));
+    return new Map(
+      [...tree].flatMap(([full, properties]) => {
+        const [path = "", id] = full.split("@");
+        const isMarked = properties.get(`${PREFIX}snapshot`) === mark;
+        return id !== undefined && isMarked && owned.has(path) ? [[id, full] as const] : [];
+      }),
+    );
   }
 
   /** Destroys removed snapshots and retained datasets that have no clones left. */
@@ -231,10 +238,11 @@ export class Datasets {
 
   async #collect(): Promise<void> {
     // A snapshot with clones goes with the last of them.
-    for (const full of (await this.#snapshotsMarked("removed")).values()) {
+    const tree = await this.#read();
+    for (const full of this.#snapshotsIn(tree, "removed").values()) {
       await zfsUntilFree(this.#host, ["destroy", "-d", full]);
     }
-    const retained = (await this.owned()).filter(({ state }) => state === "retained");
+    const retained = this.#ownedIn(tree).filter(({ state }) => state === "retained");
     // One may depend on another: repeat while that makes progress.
     for (let rest = retained; rest.length > 0;) {
       const left: OwnedDataset[] = [];
@@ -261,11 +269,6 @@ export class Datasets {
     if (!OURS.test(name)) throw new Error(`'${name}' is no dataset of ours`);
     return `${this.parent}/${name}`;
   }
-}
-
-/** Whether a property was set on the dataset itself, here or where `zfs receive` had it from. */
-export function isOwnValue(source: string | undefined): boolean {
-  return source === "local" || source === "received";
 }
 
 /**

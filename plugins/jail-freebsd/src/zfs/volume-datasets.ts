@@ -41,7 +41,7 @@ export class VolumeDatasets {
 
   /** Includes half-created and half-removed volumes. */
   async list(): Promise<readonly VolumeId[]> {
-    const owned = await this.#options.datasets.owned(NAME);
+    const owned = await this.#options.datasets.owned(NAME, true);
     return owned.map(({ name }) => name.slice(NAME.length));
   }
 
