@@ -5,21 +5,20 @@ import {
   definePlugin,
   Greeting,
   Listeners,
-  type RequestCarrier,
   Sandboxes,
   sandboxesOf,
   Snapshots,
   Templates,
   tenantOf,
-  type TenantSnapshots,
   Volumes,
 } from "@coppice/core";
 import { MetricsHistory } from "./bodies/metrics-history.js";
 import { publicDomain } from "./public-domain.js";
 import { sandboxApiConfig } from "./sandbox-api-config.js";
+import type { ApiServices } from "./sandboxes/api-services.js";
 import { mountCreation } from "./sandboxes/create-routes.js";
 import { mountReads } from "./sandboxes/read-routes.js";
-import { mountLimits, mountStateChanges } from "./sandboxes/state-routes.js";
+import { mountStateChanges } from "./sandboxes/state-routes.js";
 import { sdkEnvironment } from "./sdk-environment.js";
 import { mountSnapshots } from "./snapshots/snapshot-routes.js";
 import { mountTemplates } from "./templates/template-routes.js";
@@ -44,11 +43,6 @@ export const plugin = definePlugin({
     const { config } = context;
     const router = context.http("api", { errors: "e2b" });
     const domain = (): string | undefined => publicDomain(config.domain, listeners.all());
-    const capacities = new Capacities();
-    const own = {
-      sandboxes: (carrier: RequestCarrier): Sandboxes => sandboxesOf(carrier, sandboxes),
-      snapshots: (carrier: RequestCarrier): TenantSnapshots => snapshots.of(tenantOf(carrier)),
-    };
     const history = new MetricsHistory({
       sandboxes,
       clock,
@@ -56,6 +50,17 @@ export const plugin = definePlugin({
       intervalMs: config.metricsInterval,
       kept: Math.max(Math.ceil(config.metricsKept / config.metricsInterval), 1),
     });
+    const services: ApiServices = {
+      config,
+      clock,
+      backends,
+      templates,
+      capacities: new Capacities(),
+      history,
+      domain,
+      sandboxes: (carrier) => sandboxesOf(carrier, sandboxes),
+      snapshots: (carrier) => snapshots.of(tenantOf(carrier)),
+    };
     context.onStart(() => history.start());
     context.onStop(() => history.stop());
 
@@ -64,13 +69,12 @@ export const plugin = definePlugin({
     router.get("/health", (ctx) => {
       ctx.body = "Health check successful";
     });
-    mountCreation(router, { config, clock, domain, ...own });
-    mountStateChanges(router, { config, domain, ...own });
-    mountReads(router, { backends, templates, capacities, history, domain, ...own });
-    mountSnapshots(router, { maxBody: config.maxBody, ...own });
-    mountTemplates(router, { templates, clock, ...own });
+    mountCreation(router, services);
+    mountStateChanges(router, context.http("api"), services);
+    mountReads(router, services);
+    mountSnapshots(router, services);
+    mountTemplates(router, services);
     mountVolumes(router, { volumes, domain, maxBody: config.maxBody });
-    mountLimits(context.http("api"), { config, capacities, ...own });
     // Its clients present the volume's token where those of `api` have a key: it needs its own listener.
     context.guard("volumes", volumeGuard(volumes));
     mountVolumeContents(context.http("volumes", { errors: "e2b" }), { volumes, ...config });

@@ -1,35 +1,7 @@
 import assert from "node:assert/strict";
 import { it } from "node:test";
 import { fakeClock } from "../../testing/fake-clock.js";
-import { SeededRandom } from "../../testing/seeded-random.js";
-import { DeadlineHeap } from "./deadline-heap.js";
 import { Reaper } from "./reaper.js";
-
-it("a heap returns deadlines in order after any changes", () => {
-  const heap = new DeadlineHeap();
-  const expected = new Map<string, number>();
-  const random = new SeededRandom(42);
-  for (let step = 0; step < 20_000; step += 1) {
-    const id = `s${random.below(500)}`;
-    if (random.below(3) === 0) {
-      assert.equal(heap.delete(id), expected.delete(id), `delete of ${id} in step ${step}`);
-    } else {
-      const atMs = random.below(1000);
-      heap.set(id, atMs);
-      expected.set(id, atMs);
-    }
-  }
-  assert.equal(heap.size, expected.size);
-  let beforeMs = -1;
-  for (let first = heap.peek(); first !== undefined; first = heap.peek()) {
-    assert.ok(first.atMs >= beforeMs, `${first.atMs} came after ${beforeMs}`);
-    assert.equal(first.atMs, expected.get(first.id));
-    beforeMs = first.atMs;
-    heap.delete(first.id);
-    expected.delete(first.id);
-  }
-  assert.equal(expected.size, 0);
-});
 
 it("a hundred thousand deadlines cost one timer", async () => {
   const clock = fakeClock(0);

@@ -1,5 +1,4 @@
 import type { Clock } from "../../kernel/clock.js";
-import { DeadlineHeap } from "./deadline-heap.js";
 
 // Many sandboxes may end at the same moment; ending all at once would hold up every request.
 const TAKEN_AT_ONCE = 64;
@@ -8,7 +7,7 @@ const TAKEN_AT_ONCE = 64;
 export class Reaper {
   readonly #clock: Clock;
   readonly #expire: (id: string) => void;
-  readonly #deadlines = new DeadlineHeap();
+  readonly #deadlines = new Map<string, number>();
   #armed: { readonly atMs: number; readonly disarm: () => void } | undefined;
   #isRunning = false;
 
@@ -20,7 +19,7 @@ export class Reaper {
   /** Starts to call; deadlines may be set before. */
   start(): void {
     this.#isRunning = true;
-    this.#arm();
+    if (this.#deadlines.size > 0) this.#arm(this.#clock.now());
   }
 
   stop(): void {
@@ -33,7 +32,7 @@ export class Reaper {
   set(id: string, atMs: number | undefined): void {
     if (atMs === undefined) return this.delete(id);
     this.#deadlines.set(id, atMs);
-    this.#arm();
+    if (this.#isRunning) this.#arm(atMs);
   }
 
   delete(id: string): void {
@@ -41,14 +40,12 @@ export class Reaper {
     if (this.#deadlines.size === 0) this.#disarm();
   }
 
-  #arm(): void {
-    const earliest = this.#deadlines.peek();
-    if (!this.#isRunning || earliest === undefined) return;
+  #arm(atMs: number): void {
     // A timer that is too early finds nothing due and arms the next one: cheaper than a new timer per move.
-    if (this.#armed !== undefined && this.#armed.atMs <= earliest.atMs) return;
+    if (this.#armed !== undefined && this.#armed.atMs <= atMs) return;
     this.#disarm();
-    const disarm = this.#clock.after(Math.max(0, earliest.atMs - this.#clock.now()), () => this.#take());
-    this.#armed = { atMs: earliest.atMs, disarm };
+    const disarm = this.#clock.after(Math.max(0, atMs - this.#clock.now()), () => this.#take());
+    this.#armed = { atMs, disarm };
   }
 
   #disarm(): void {
@@ -56,15 +53,20 @@ export class Reaper {
     this.#armed = undefined;
   }
 
+  /** Looks at every deadline, which is cheap for as many sandboxes as a host can hold. */
   #take(): void {
     this.#armed = undefined;
     const nowMs = this.#clock.now();
-    for (let taken = 0; taken < TAKEN_AT_ONCE; taken += 1) {
-      const earliest = this.#deadlines.peek();
-      if (earliest === undefined || earliest.atMs > nowMs) break;
-      this.#deadlines.delete(earliest.id);
-      this.#expire(earliest.id);
+    const due: string[] = [];
+    let nextMs = Infinity;
+    for (const [id, atMs] of this.#deadlines) {
+      if (atMs <= nowMs) due.push(id);
+      else nextMs = Math.min(nextMs, atMs);
+      if (due.length === TAKEN_AT_ONCE) break;
     }
-    this.#arm();
+    for (const id of due) this.#deadlines.delete(id);
+    if (due.length === TAKEN_AT_ONCE) this.#arm(nowMs);
+    else if (nextMs < Infinity) this.#arm(nextMs);
+    for (const id of due) this.#expire(id);
   }
 }

@@ -1,75 +1,72 @@
 import {
   ClientCreations,
-  type Clock,
   endUnlessClaimed,
   parseSandboxId,
   readJsonBody,
-  type RequestCarrier,
   requestOf,
   type Router,
-  type Sandboxes,
-  type TenantSnapshots,
+  SandboxError,
+  toHttpError,
 } from "@coppice/core";
-import { createBody, toCreateSandbox } from "../bodies/create-body.js";
+import { z } from "zod";
+import { createBody, type CreateDefaults, toCreateSandbox } from "../bodies/create-body.js";
+import { readinessFields, requestedProbe } from "../bodies/readiness-probe.js";
+import { requestedTimeoutMs, timeoutFields } from "../bodies/requested-timeout.js";
 import { sandboxBody } from "../bodies/sandbox-body.js";
-import type { SandboxApiConfig } from "../sandbox-api-config.js";
 import { isSecureUnlessSaid } from "../bodies/secure-by-default.js";
-import { forkBody, forkedBody, forkSandbox } from "./fork.js";
+import type { ApiServices, Context } from "./api-services.js";
 
-export interface CreateRoutesOptions {
-  readonly config: SandboxApiConfig;
-  readonly clock: Clock;
-  readonly domain: () => string | undefined;
-  readonly sandboxes: (carrier: RequestCarrier) => Sandboxes;
-  readonly snapshots: (carrier: RequestCarrier) => TenantSnapshots;
-}
+const forkBody = z.object({ ...timeoutFields, ...readinessFields, count: z.int32().nullish() });
 
 /** Routes that make sandboxes: from a template, or as forks of another one. */
 export function mountCreation(
   router: Router,
-  { config, clock, domain, sandboxes, snapshots }: CreateRoutesOptions,
+  { config, clock, domain, sandboxes, snapshots }: ApiServices,
 ): void {
   const { legacyDefaultTimeout, maxBody, maxForks } = config;
   const { idempotencyKept, maxIdempotencyKeys } = config;
-  const bodyOptions = { limitBytes: maxBody };
-  const optionalBody = { ...bodyOptions, empty: {} };
   const createSchema = createBody({
     variableLimitBytes: config.maxVariable,
     networkRuleLimit: config.maxNetworkRules,
     volumeMountLimit: config.maxVolumeMounts,
   });
   const creations = new ClientCreations({ clock, keptMs: idempotencyKept, most: maxIdempotencyKeys });
+  const create = async (ctx: Context, defaults: CreateDefaults): Promise<void> => {
+    const body = await readJsonBody(ctx.req, createSchema, { limitBytes: maxBody });
+    const wanted = toCreateSandbox(body, defaults);
+    const sandbox = await creations.create(ctx, { own: sandboxes(ctx), wanted });
+    ctx.status = 201;
+    ctx.body = sandboxBody(sandbox, domain());
+  };
 
-  router.post("/sandboxes", async (ctx) => {
-    const body = await readJsonBody(ctx.req, createSchema, bodyOptions);
+  router.post("/sandboxes", (ctx) => {
     const secureUnlessSaid = isSecureUnlessSaid(ctx.req.headers, config.secureByDefault);
-    const wanted = toCreateSandbox(body, { timeoutMs: legacyDefaultTimeout, secureUnlessSaid });
-    const sandbox = await creations.create(ctx, { own: sandboxes(ctx), wanted });
-    ctx.status = 201;
-    ctx.body = sandboxBody(sandbox, domain());
+    return create(ctx, { timeoutMs: legacyDefaultTimeout, secureUnlessSaid });
   });
 
-  router.post("/v2/sandboxes", async (ctx) => {
-    const body = await readJsonBody(ctx.req, createSchema, bodyOptions);
-    const wanted = toCreateSandbox(body, { timeoutMs: sandboxes(ctx).defaultTimeoutMs, secure: true });
-    const sandbox = await creations.create(ctx, { own: sandboxes(ctx), wanted });
-    ctx.status = 201;
-    ctx.body = sandboxBody(sandbox, domain());
-  });
+  router.post("/v2/sandboxes", (ctx) =>
+    create(ctx, { timeoutMs: sandboxes(ctx).defaultTimeoutMs, secure: true }),
+  );
 
   router.post("/sandboxes/:id/fork", async (ctx) => {
     const id = parseSandboxId(ctx.params["id"]);
+    const request = requestOf(ctx);
     sandboxes(ctx).get(id);
-    const body = await readJsonBody(ctx.req, forkBody, optionalBody);
-    const forked = await forkSandbox(snapshots(ctx), id, {
-      body,
-      defaultTimeoutMs: legacyDefaultTimeout,
-      most: maxForks,
-      signal: requestOf(ctx).signal,
-    });
+    const body = await readJsonBody(ctx.req, forkBody, { limitBytes: maxBody, empty: {} });
+    const count = body.count ?? 1;
+    if (count < 1) throw new SandboxError("request_invalid", "Count must be at least 1");
+    if (count > maxForks)
+      throw new SandboxError("request_invalid", `Count cannot be greater than ${maxForks}`);
+    const timeoutMs = requestedTimeoutMs(body) ?? legacyDefaultTimeout;
+    const wanted = { count, timeoutMs, readinessProbe: requestedProbe(body) };
+    const forked = await snapshots(ctx).fork(id, wanted, request.signal);
     const made = forked.flatMap((one) => ("sandbox" in one ? [one.sandbox] : []));
-    endUnlessClaimed(sandboxes(ctx), made, { request: requestOf(ctx), response: ctx.res });
-    ctx.body = forked.map((one) => forkedBody(one, { domain: domain(), log: requestOf(ctx).log }));
+    endUnlessClaimed(sandboxes(ctx), made, { request, response: ctx.res });
+    ctx.body = forked.map((one) => {
+      if ("sandbox" in one) return { sandbox: sandboxBody(one.sandbox, domain()) };
+      const { status, message } = toHttpError(one.error, request.log);
+      return { error: { code: status, message } };
+    });
     ctx.status = 201;
   });
 }

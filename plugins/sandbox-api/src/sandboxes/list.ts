@@ -1,4 +1,5 @@
-import { type LiveSandbox, SandboxError, type SandboxState } from "@coppice/core";
+import { type LiveSandbox, parseInput, SandboxError, type SandboxState } from "@coppice/core";
+import { z } from "zod";
 import {
   comparePositions,
   formatCursor,
@@ -7,8 +8,28 @@ import {
   parseCursor,
 } from "../bodies/list-cursor.js";
 import { matchesMetadata, type MetadataFilter, parseMetadataFilter } from "../bodies/metadata-filter.js";
+import { firstPage, pageFields } from "./page.js";
 
-const MAX_PAGE = 100;
+const ORDERS = ["asc", "desc"] as const satisfies readonly ListOrder[];
+const STATES = ["running", "paused"] as const satisfies readonly SandboxState[];
+const RFC_3339 = /^(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(\.\d+)?(Z|[+-]\d\d:\d\d)$/;
+
+/** An empty value of a query counts as absent. */
+const optional = <S extends z.ZodType>(schema: S) =>
+  z.preprocess((text) => (text === "" ? undefined : text), schema.optional());
+
+const listQuery = z.object({
+  ...pageFields,
+  order: optional(z.enum(ORDERS, "expected asc or desc")),
+  // Joined by commas where it comes several times.
+  state: z
+    .string()
+    .transform((text) => text.split(",").filter(Boolean))
+    .refine((states) => states.every(isListed), "expected running or paused"),
+  metadata: z.string().default(""),
+  startedAfter: z.string().transform(timeMs).refine(Number.isFinite, "expected an RFC 3339 time").optional(),
+  template: z.string().default(""),
+});
 
 export interface ListQuery {
   readonly states: ReadonlySet<SandboxState>;
@@ -33,17 +54,18 @@ export interface ListPage {
 
 /** The query of `GET /v2/sandboxes`. @throws SandboxError invalid_argument */
 export function parseListQuery(query: URLSearchParams): ListQuery {
-  const order = parseOrder(query.get("order"));
-  const nextToken = query.get("nextToken");
-  const startedAfter = query.get("startedAfter");
+  const state = query.getAll("state").join(",");
+  const asked = parseInput(listQuery, { ...Object.fromEntries(query), state });
+  const { order = "desc", limit, nextToken } = asked;
+  const states = asked.state.filter(isListed);
   return {
-    states: parseStates(query.getAll("state")),
-    metadata: parseMetadataFilter(query.get("metadata") ?? ""),
-    startedAfterMs: startedAfter === null ? undefined : parseTime(startedAfter),
-    template: parseTemplate(query.get("template")),
+    states: new Set(states.length === 0 ? STATES : states),
+    metadata: parseMetadataFilter(asked.metadata),
+    startedAfterMs: asked.startedAfter,
+    template: parseTemplate(asked.template),
     order,
-    limit: parseLimit(query.get("limit")),
-    after: nextToken === null || nextToken === "" ? undefined : parseCursor(nextToken, order),
+    limit,
+    after: nextToken === "" ? undefined : parseCursor(nextToken, order),
   };
 }
 
@@ -84,43 +106,22 @@ export function listSandboxes(all: readonly LiveSandbox[], query: ListQuery): Li
     after === undefined
       ? found
       : found.filter(({ record }) => direction * comparePositions(record, after) > 0);
-  const sandboxes = left.slice(0, limit);
-  const last = sandboxes.at(-1);
+  const { entries, nextToken } = firstPage(left, limit, ({ record }) => formatCursor(record, order));
   return {
-    sandboxes,
-    nextToken:
-      last !== undefined && left.length > sandboxes.length ? formatCursor(last.record, order) : undefined,
+    sandboxes: entries,
+    nextToken,
     totalRunning: states.has("running")
       ? found.filter(({ record }) => record.state === "running").length
       : undefined,
   };
 }
 
-function parseStates(values: readonly string[]): ReadonlySet<SandboxState> {
-  const states = new Set<SandboxState>();
-  for (const state of values.flatMap((value) => value.split(","))) {
-    if (state === "running" || state === "paused") states.add(state);
-    else if (state !== "") throw invalid("state", "expected running or paused");
-  }
-  return states.size === 0 ? new Set<SandboxState>(["running", "paused"]) : states;
+function isListed(state: string): state is (typeof STATES)[number] {
+  return (STATES as readonly string[]).includes(state);
 }
 
-function parseOrder(value: string | null): ListOrder {
-  if (value === null || value === "") return "desc";
-  if (value !== "asc" && value !== "desc") throw invalid("order", "expected asc or desc");
-  return value;
-}
-
-/** The limit of a page, 1 to 100. @throws SandboxError invalid_argument */
-export function parseLimit(value: string | null): number {
-  if (value === null) return MAX_PAGE;
-  const limit = /^\d{1,9}$/.test(value) ? Number(value) : 0;
-  if (limit < 1 || limit > MAX_PAGE) throw invalid("limit", `expected 1 to ${MAX_PAGE}`);
-  return limit;
-}
-
-function parseTemplate(value: string | null): string | undefined {
-  const template = value?.trim().toLowerCase() ?? "";
+function parseTemplate(text: string): string | undefined {
+  const template = text.trim().toLowerCase();
   if (template.includes(":")) {
     throw new SandboxError(
       "template_reference_invalid",
@@ -130,17 +131,9 @@ function parseTemplate(value: string | null): string | undefined {
   return template === "" ? undefined : template;
 }
 
-const RFC_3339 = /^(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(\.\d+)?(Z|[+-]\d\d:\d\d)$/;
-
-/** Keeps microseconds: a time a fraction later than a sandbox's start has to exclude it. */
-function parseTime(value: string): number {
+/** Keeps microseconds: a time a fraction later than a sandbox's start has to exclude it. NaN for no RFC 3339 time. */
+function timeMs(value: string): number {
   // A '+' that the client forgot to encode arrives as a space.
   const [, seconds = "", fraction = "", zone = ""] = RFC_3339.exec(value.trim().replace(" ", "+")) ?? [];
-  const timeMs = Date.parse(seconds + zone);
-  if (Number.isNaN(timeMs)) throw invalid("startedAfter", "expected an RFC 3339 time");
-  return timeMs + Math.floor(Number(`0${fraction}`) * 1e6) / 1e3;
-}
-
-function invalid(parameter: string, reason: string): SandboxError {
-  return new SandboxError("request_invalid", `validation error: ${parameter}: ${reason}`);
+  return Date.parse(seconds + zone) + Math.floor(Number(`0${fraction}`) * 1e6) / 1e3;
 }

@@ -1,35 +1,38 @@
 import {
   type Capacities,
-  type Backends,
   type LiveSandbox,
+  parseInput,
   parseSandboxId,
-  type RequestCarrier,
   requestOf,
   type Router,
-  type Sandboxes,
-  type Templates,
-  type TenantSnapshots,
+  SandboxError,
 } from "@coppice/core";
-import type { MetricsHistory } from "../bodies/metrics-history.js";
+import { z } from "zod";
 import { listedSandboxBody, metricBody, sandboxDetailBody } from "../bodies/sandbox-body.js";
 import { templateIdOf } from "../bodies/template-id-of.js";
+import type { ApiServices } from "./api-services.js";
 import { listSandboxes, parseLegacyListQuery, parseListQuery } from "./list.js";
-import { parseMetricsWindow, parseSandboxIds, samplesWithin } from "./metrics.js";
 
-export interface ReadRoutesOptions {
-  readonly backends: Backends;
-  readonly templates: Templates;
-  readonly capacities: Capacities;
-  readonly history: MetricsHistory;
-  readonly domain: () => string | undefined;
-  readonly sandboxes: (carrier: RequestCarrier) => Sandboxes;
-  readonly snapshots: (carrier: RequestCarrier) => TenantSnapshots;
-}
+const MAX_IDS = 100;
+
+const seconds = z
+  .string()
+  .regex(/^\d{0,15}$/, "expected unix seconds")
+  .transform((text) => (text === "" ? undefined : Number(text)))
+  .optional();
+
+/** Both ends are included; an absent one is open. */
+const metricsWindow = z
+  .object({ start: seconds, end: seconds })
+  .refine(({ start = 0, end = Infinity }) => start <= end, {
+    path: ["start"],
+    error: "it is later than end",
+  });
 
 /** Routes that list and describe sandboxes. */
 export function mountReads(
   router: Router,
-  { backends, templates, capacities, history, domain, sandboxes, snapshots }: ReadRoutesOptions,
+  { backends, templates, capacities, history, domain, sandboxes, snapshots }: ApiServices,
 ): void {
   router.get("/sandboxes", async (ctx) => {
     const page = listSandboxes(sandboxes(ctx).list(), parseLegacyListQuery(requestOf(ctx).url.searchParams));
@@ -70,8 +73,12 @@ export function mountReads(
 
   router.get("/sandboxes/:id/metrics", async (ctx) => {
     const sandbox = sandboxes(ctx).get(parseSandboxId(ctx.params["id"]));
-    const window = parseMetricsWindow(requestOf(ctx).url.searchParams);
-    ctx.body = samplesWithin(await history.of(sandbox), window).map(metricBody);
+    const query = Object.fromEntries(requestOf(ctx).url.searchParams);
+    const { start = 0, end = Infinity } = parseInput(metricsWindow, query);
+    const samples = await history.of(sandbox);
+    ctx.body = samples
+      .filter(({ atMs }) => Math.floor(atMs / 1000) >= start && Math.floor(atMs / 1000) <= end)
+      .map(metricBody);
   });
 }
 
@@ -79,4 +86,17 @@ async function listBody(sandboxes: readonly LiveSandbox[], capacities: Capacitie
   return Promise.all(
     sandboxes.map(async (sandbox) => listedSandboxBody(sandbox, await capacities.of(sandbox))),
   );
+}
+
+/** The ids of `GET /sandboxes/metrics`, in either form of a list. @throws SandboxError invalid_argument */
+function parseSandboxIds(query: URLSearchParams): ReadonlySet<string> {
+  const ids = query
+    .getAll("sandbox_ids")
+    .flatMap((value) => value.split(","))
+    .map((value) => value.trim())
+    .filter((value) => value !== "");
+  if (ids.length === 0 || ids.length > MAX_IDS) {
+    throw new SandboxError("request_invalid", `validation error: sandbox_ids: expected 1 to ${MAX_IDS} ids`);
+  }
+  return new Set(ids.map(parseSandboxId));
 }

@@ -1,16 +1,15 @@
 import {
-  type Clock,
+  parseInput,
   requestOf,
   type RequestCarrier,
-  type Sandboxes,
+  type Router,
   SandboxError,
   type SnapshotRecord,
   type TemplateFacts,
-  type Templates,
-  type TenantSnapshots,
-  type Router,
 } from "@coppice/core";
-import { listTemplates } from "./list-templates.js";
+import { z } from "zod";
+import type { ApiServices } from "../sandboxes/api-services.js";
+import { firstPage, type Page, pageFields } from "../sandboxes/page.js";
 import {
   aliasBody,
   snapshotTagsBody,
@@ -20,17 +19,23 @@ import {
   type TemplateUse,
 } from "./template-body.js";
 
-export interface TemplateRoutesOptions {
-  readonly templates: Templates;
-  readonly clock: Clock;
-  readonly sandboxes: (carrier: RequestCarrier) => Sandboxes;
-  readonly snapshots: (carrier: RequestCarrier) => TenantSnapshots;
-}
+/** Changes that E2B's clients may ask for and this server refuses. */
+const REFUSED = [
+  ["post", "/templates", "build templates"],
+  ["post", "/v2/templates", "build templates"],
+  ["post", "/v3/templates", "build templates"],
+  ["patch", "/templates/:id", "change templates"],
+  ["patch", "/v2/templates/:id", "change templates"],
+  ["post", "/templates/tags", "tag templates"],
+  ["delete", "/templates/tags", "tag templates"],
+] as const;
+
+const listQuery = z.object(pageFields);
 
 /** Routes by which E2B's clients read templates; a snapshot counts as one. */
 export function mountTemplates(
   router: Router,
-  { templates, clock, sandboxes, snapshots }: TemplateRoutesOptions,
+  { templates, clock, sandboxes, snapshots }: ApiServices,
 ): void {
   const servedSinceMs = clock.now();
   const useOf = (template: TemplateFacts, carrier: RequestCarrier): TemplateUse => ({
@@ -50,7 +55,7 @@ export function mountTemplates(
   router.get("/v2/templates", (ctx) => {
     const page = listTemplates(templates.all(), requestOf(ctx).url.searchParams);
     if (page.nextToken !== undefined) ctx.set("X-Next-Token", page.nextToken);
-    ctx.body = page.templates.map((template) => templateBody(useOf(template, ctx)));
+    ctx.body = page.entries.map((template) => templateBody(useOf(template, ctx)));
   });
 
   router.get("/templates/aliases/:alias", (ctx) => {
@@ -67,32 +72,32 @@ export function mountTemplates(
     ctx.body = "takenAtMs" in found ? snapshotTagsBody(found) : templateTagsBody(found, servedSinceMs);
   });
 
-  // Before the route of one template, which would take the word for an id.
-  router.delete("/templates/tags", () => {
-    throw refused("does not tag templates by API");
-  });
+  // Before the routes of one template, which would take a word for an id.
+  for (const [method, path, what] of REFUSED) {
+    router[method](path, () => {
+      throw refused(what);
+    });
+  }
 
   router.delete("/templates/:id", async (ctx) => {
     const found = find(ctx.params["id"] ?? "", ctx);
-    if (!("takenAtMs" in found)) throw refused("does not delete templates by API");
+    if (!("takenAtMs" in found)) throw refused("delete templates");
     await snapshots(ctx).remove(found.id);
     ctx.status = 204;
   });
+}
 
-  for (const path of ["/templates", "/v2/templates", "/v3/templates"]) {
-    router.post(path, () => {
-      throw refused("does not build templates by API");
-    });
-  }
-  router.patch(["/templates/:id", "/v2/templates/:id"], () => {
-    throw refused("does not change templates by API");
-  });
-  router.post("/templates/tags", () => {
-    throw refused("does not tag templates by API");
-  });
+/** The page of `GET /v2/templates` that a query asks for. @throws SandboxError invalid_argument */
+function listTemplates(all: readonly TemplateFacts[], query: URLSearchParams): Page<TemplateFacts> {
+  const { limit, nextToken } = parseInput(listQuery, Object.fromEntries(query));
+  const after = Buffer.from(nextToken, "base64url").toString("utf8");
+  if (nextToken !== "" && !/^[a-z0-9-_/]+$/.test(after))
+    throw new SandboxError("cursor_invalid", "Invalid next token");
+  const left = all.filter(({ name }) => name > after).toSorted((a, b) => (a.name < b.name ? -1 : 1));
+  return firstPage(left, limit, ({ name }) => Buffer.from(name).toString("base64url"));
 }
 
 function refused(what: string): SandboxError {
-  const text = `this server ${what}: its operator lists them in sandboxes.templates, and a snapshot of a sandbox is one under its name`;
+  const text = `this server does not ${what} by API: its operator lists them in sandboxes.templates, and a snapshot of a sandbox is one under its name`;
   return new SandboxError("template_building_unsupported", text);
 }

@@ -21,7 +21,7 @@ import {
   removeFromVolume,
   writeVolumeFile,
 } from "./volume-files.js";
-import { parseVolumeQuery, volumeMetadataBody } from "./volume-query.js";
+import { parseVolumeQuery, volumeMetadataBody, type VolumeQuery } from "./volume-query.js";
 
 type Context = Parameters<Parameters<Router["get"]>[1]>[0];
 
@@ -49,78 +49,61 @@ export function mountVolumeContents(
   router: Router,
   { volumes, maxBody, maxVolumeEntries }: VolumeContentRoutesOptions,
 ): void {
-  const within = (serve: (ctx: Context, files: Files) => Promise<void>) => async (ctx: Context) => {
-    const request = requestOf(ctx);
-    try {
-      await using volume = await volumes.open(ctx.params["id"] ?? "", tokenOf(request.headers));
-      await serve(ctx, volume.files);
-    } catch (error) {
-      throw toVolumeError(error, request);
-    }
+  const serve = (
+    method: "get" | "patch" | "delete" | "post" | "put",
+    path: "path" | "dir" | "file",
+    run: (ctx: Context, files: Files, query: VolumeQuery) => Promise<void>,
+  ): void => {
+    router[method](`/volumecontent/:id/${path}`, async (ctx: Context) => {
+      const request = requestOf(ctx);
+      try {
+        await using volume = await volumes.open(ctx.params["id"] ?? "", tokenOf(request.headers));
+        await run(ctx, volume.files, parseVolumeQuery(request.url.searchParams));
+      } catch (error) {
+        throw toVolumeError(error, request);
+      }
+    });
   };
-  const queryOf = (ctx: Context) => parseVolumeQuery(requestOf(ctx).url.searchParams);
 
-  router.get(
-    "/volumecontent/:id/path",
-    within(async (ctx, files) => {
-      ctx.body = volumeEntry(await files.stat(queryOf(ctx).path));
-    }),
-  );
+  serve("get", "path", async (ctx, files, { path }) => {
+    ctx.body = volumeEntry(await files.stat(path));
+  });
 
-  router.patch(
-    "/volumecontent/:id/path",
-    within(async (ctx, files) => {
-      const { path } = queryOf(ctx);
-      const change = await readJsonBody(ctx.req, volumeMetadataBody, { limitBytes: maxBody, empty: {} });
-      ctx.body = volumeEntry(await changeInVolume(files, { path, ...change }));
-    }),
-  );
+  serve("patch", "path", async (ctx, files, { path }) => {
+    const change = await readJsonBody(ctx.req, volumeMetadataBody, { limitBytes: maxBody, empty: {} });
+    ctx.body = volumeEntry(await changeInVolume(files, { path, ...change }));
+  });
 
-  router.delete(
-    "/volumecontent/:id/path",
-    within(async (ctx, files) => {
-      await removeFromVolume(files, queryOf(ctx).path);
-      ctx.status = 204;
-    }),
-  );
+  serve("delete", "path", async (ctx, files, { path }) => {
+    await removeFromVolume(files, path);
+    ctx.status = 204;
+  });
 
-  router.get(
-    "/volumecontent/:id/dir",
-    within(async (ctx, files) => {
-      ctx.body = (await listVolume(files, queryOf(ctx), maxVolumeEntries)).map(volumeEntry);
-    }),
-  );
+  serve("get", "dir", async (ctx, files, query) => {
+    ctx.body = (await listVolume(files, query, maxVolumeEntries)).map(volumeEntry);
+  });
 
-  router.post(
-    "/volumecontent/:id/dir",
-    within(async (ctx, files) => {
-      ctx.body = volumeEntry(await makeVolumeDirectory(files, queryOf(ctx)));
-      ctx.status = 201;
-    }),
-  );
+  serve("post", "dir", async (ctx, files, query) => {
+    ctx.body = volumeEntry(await makeVolumeDirectory(files, query));
+    ctx.status = 201;
+  });
 
-  router.get(
-    "/volumecontent/:id/file",
-    within(async (ctx, files) => {
-      await using file = await files.read(queryOf(ctx).path);
-      ctx.respond = false;
-      ctx.res.writeHead(200, {
-        "content-type": "application/octet-stream",
-        "content-length": file.info.sizeBytes,
-      });
-      // A client that leaves in the middle is no error, and it is too late for another answer.
-      await pipeline(contentOf(file), ctx.res).catch(() => ctx.res.destroy());
-    }),
-  );
+  serve("get", "file", async (ctx, files, { path }) => {
+    await using file = await files.read(path);
+    ctx.respond = false;
+    ctx.res.writeHead(200, {
+      "content-type": "application/octet-stream",
+      "content-length": file.info.sizeBytes,
+    });
+    // A client that leaves in the middle is no error, and it is too late for another answer.
+    await pipeline(contentOf(file), ctx.res).catch(() => ctx.res.destroy());
+  });
 
-  router.put(
-    "/volumecontent/:id/file",
-    within(async (ctx, files) => {
-      const info = await writeVolumeFile(files, queryOf(ctx), ctx.req.iterator({ destroyOnReturn: false }));
-      ctx.body = volumeEntry(info);
-      ctx.status = 201;
-    }),
-  );
+  serve("put", "file", async (ctx, files, query) => {
+    const info = await writeVolumeFile(files, query, ctx.req.iterator({ destroyOnReturn: false }));
+    ctx.body = volumeEntry(info);
+    ctx.status = 201;
+  });
 }
 
 function tokenOf(headers: SurfaceRequest["headers"]): string {

@@ -1,0 +1,29 @@
+import type {
+  Backends,
+  Capacities,
+  Clock,
+  RequestCarrier,
+  Router,
+  Sandboxes,
+  Templates,
+  TenantSnapshots,
+} from "@coppice/core";
+import type { MetricsHistory } from "../bodies/metrics-history.js";
+import type { SandboxApiConfig } from "../sandbox-api-config.js";
+
+/** The parts of the server that routes of the control plane use. */
+export interface ApiServices {
+  readonly config: SandboxApiConfig;
+  readonly clock: Clock;
+  readonly backends: Backends;
+  readonly templates: Templates;
+  readonly capacities: Capacities;
+  readonly history: MetricsHistory;
+  /** The domain of sandboxes for clients. */
+  readonly domain: () => string | undefined;
+  /** Sandboxes and snapshots of a request's tenant. */
+  readonly sandboxes: (carrier: RequestCarrier) => Sandboxes;
+  readonly snapshots: (carrier: RequestCarrier) => TenantSnapshots;
+}
+
+export type Context = Parameters<Parameters<Router["get"]>[1]>[0];
