@@ -47,12 +47,8 @@ export const plugin = definePlugin({
     const spool = () => join(plugin.dataDir(), "spool");
     const leftovers = new Leftovers({ spool, sandboxes: services.sandboxes });
     plugin.onStart(() => leftovers.removeFiles());
-    const onCheck = async (): Promise<void> => {
-      terminals.check();
-      runs.check();
-      await leftovers.endProcesses();
-    };
-    const keeper = new Keeper({ store, named, log, config, onCheck, ...services });
+    const tasks = [() => terminals.check(), () => runs.check(), () => leftovers.endProcesses()];
+    const keeper = new Keeper({ store, named, log, config, tasks, ...services });
     plugin.onStart(() => keeper.start());
     plugin.onStop(() => keeper.stop());
 

@@ -5,6 +5,9 @@ import type { Commands, StartCommand, StartedCommand } from "@coppice/plugin-com
 /** The answer to a start: the same for a repeated one. */
 export type Started = Pick<StartedCommand, "id" | "startedAtMs">;
 
+/** Begins the tags of keys: they are neither those of clients nor those of terminals. */
+const TAG = "v1-key:";
+
 /**
  * Starts one command for all requests with the same key, also for concurrent ones and after a restart of the server:
  * the key is in the command's tag, which the log keeps.
@@ -24,7 +27,7 @@ export class StartOnce {
     for (let other = this.#starting.get(name); other !== undefined; other = this.#starting.get(name)) {
       await other.catch(() => undefined);
     }
-    const starting = this.#findOrStart(sandbox, { ...request, tag: `${key} ${digest}` }, key);
+    const starting = this.#findOrStart(sandbox, { ...request, tag: `${TAG}${key} ${digest}` }, key);
     this.#starting.set(name, starting);
     try {
       return await starting;
@@ -35,7 +38,7 @@ export class StartOnce {
 
   async #findOrStart(sandbox: LiveSandbox, request: StartCommand, key: string): Promise<Started> {
     for await (const command of this.#commands.log(sandbox.record.id).list()) {
-      if (command.tag?.startsWith(`${key} `) !== true) continue;
+      if (command.tag?.startsWith(`${TAG}${key} `) !== true) continue;
       if (command.tag === request.tag) return command;
       throw new SandboxError("idempotency_key_reused", "this Idempotency-Key was used for another command");
     }

@@ -12,13 +12,15 @@ export interface KeeperOptions {
   readonly clock: Clock;
   readonly log: Logger;
   readonly config: CommandsV1Config;
-  /** Called at each look. */
-  readonly onCheck: () => Promise<void>;
+  /** What else is done at each look. */
+  readonly tasks: readonly (() => void | Promise<void>)[];
 }
 
 /** Stops idle sandboxes, deletes overdue ones, and forgets those that are gone. */
 export class Keeper {
   readonly #options: KeeperOptions;
+  /** Tasks that an earlier look has begun, and sandboxes that it has: one that hangs holds no other. */
+  readonly #busy = new Set<unknown>();
   #cancel = (): void => undefined;
 
   constructor(options: KeeperOptions) {
@@ -28,7 +30,8 @@ export class Keeper {
   start(): void {
     const { clock, config } = this.#options;
     this.#cancel = clock.after(config.checkInterval, () => {
-      void this.check().finally(() => this.start());
+      void this.check();
+      this.start();
     });
   }
 
@@ -39,14 +42,32 @@ export class Keeper {
 
   /** Looks once at every sandbox. Never rejects. */
   async check(): Promise<void> {
-    const { store, sandboxes, log, onCheck } = this.#options;
-    try {
-      await onCheck();
-      this.#nameMissing();
+    const { store, tasks, sandboxes } = this.#options;
+    const checkAll = async (): Promise<void> => {
       const known = store().all();
-      await Promise.all(known.map((named) => this.#checkOne(named, sandboxes.find(named.id))));
+      await Promise.all(
+        known.map((named) => this.#once(named.id, () => this.#checkOne(named, sandboxes.find(named.id)))),
+      );
+    };
+    await Promise.all([
+      ...tasks.map((task) => this.#once(task, task)),
+      this.#guard(() => this.#nameMissing()),
+      this.#guard(checkAll),
+    ]);
+  }
+
+  async #once(what: unknown, task: () => void | Promise<void>): Promise<void> {
+    if (this.#busy.has(what)) return;
+    this.#busy.add(what);
+    await this.#guard(task);
+    this.#busy.delete(what);
+  }
+
+  async #guard(task: () => void | Promise<void>): Promise<void> {
+    try {
+      await task();
     } catch (error) {
-      log.error({ err: error }, "looking for idle and overdue sandboxes failed");
+      this.#options.log.error({ err: error }, "a look at the sandboxes failed, and is tried again");
     }
   }
 

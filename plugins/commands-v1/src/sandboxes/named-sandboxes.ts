@@ -92,7 +92,13 @@ export class NamedSandboxes {
     using _reserved = name === undefined ? undefined : this.#reserve(owner, name);
     const sandbox = await create();
     const { id } = sandbox.record;
-    this.#options.store().write({ ...named, id, name: name ?? id });
+    try {
+      this.#options.store().write({ ...named, id, name: name ?? id });
+    } catch (error) {
+      // Without its name and its end it would be another one than its creator asked for.
+      await this.#options.sandboxes.kill(id).catch(() => undefined);
+      throw error;
+    }
     return sandbox;
   }
 
@@ -102,7 +108,8 @@ export class NamedSandboxes {
     change: Partial<Pick<NamedSandbox, "name" | "autoStopMs" | "deadlineMs">>,
   ): void {
     const known = this.describe(sandbox);
-    const isRenamed = change.name !== undefined && change.name !== known.name;
+    // A sandbox has its id for a name without being asked.
+    const isRenamed = change.name !== undefined && change.name !== known.name && change.name !== known.id;
     using _reserved = isRenamed ? this.#reserve(known.owner, change.name ?? "") : undefined;
     this.#options.store().write({ ...known, ...change });
   }
@@ -115,8 +122,12 @@ export class NamedSandboxes {
 
   #reserve(owner: string, name: string): Disposable {
     const key = JSON.stringify([owner, name]);
+    const { sandboxes } = this.#options;
     const other = this.#options.store().named(owner, name);
-    const isTaken = other !== undefined && this.#options.sandboxes.find(other.id) !== undefined;
+    // The id of another sandbox is its name until it gets one.
+    const isTaken =
+      sandboxes.of(owner).find(name) !== undefined ||
+      (other !== undefined && sandboxes.find(other.id) !== undefined);
     if (isTaken || this.#reserved.has(key)) {
       throw new SandboxError("sandbox_name_taken", `you have a sandbox of the name '${name}' already`);
     }

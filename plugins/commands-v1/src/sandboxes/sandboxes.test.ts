@@ -96,6 +96,22 @@ describe("/v1 sandboxes", { timeout: 120_000 }, () => {
   };
   const unique = () => `box-${randomBytes(5).toString("hex")}`;
 
+  it("take no name that is the id of another sandbox, and can always be changed", async () => {
+    const other = await server.sandboxes.create({ template: "base", timeoutMs: 300_000, secure: false });
+    const { id } = other.record;
+    const made = await create();
+    for (const [method, path, body] of [
+      ["POST", "", { image: "base", name: id }],
+      ["PATCH", `/${made.id}`, { name: id }],
+    ] as const) {
+      const { status, body: refusal } = await ask(method, path, body);
+      assert.deepEqual([status, refusal.code], [409, "sandbox_name_taken"]);
+    }
+    const { status, body } = await ask("PATCH", `/${id}`, { auto_stop_minutes: 5, name: unique() });
+    assert.deepEqual([status, body.auto_stop_minutes], [200, 5]);
+    assert.equal((await ask("PATCH", `/${id}`, { name: id })).body.name, id);
+  });
+
   it("are created with the contract's fields, and found by id and by name", async () => {
     const name = unique();
     const wanted = {

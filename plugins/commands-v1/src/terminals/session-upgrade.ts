@@ -1,3 +1,4 @@
+import type { IncomingHttpHeaders } from "node:http";
 import { type Clock, SandboxError, type Sandboxes, SandboxSockets, type UpgradeHandler } from "@coppice/core";
 import type { Commands } from "@coppice/plugin-commands";
 import { WebSocketServer } from "ws";
@@ -18,6 +19,8 @@ export interface SessionUpgradeOptions {
 }
 
 const MAX_SESSION_NAME = 128;
+/** 16 bytes in base64: RFC 6455, 4.1. */
+const WEBSOCKET_KEY = /^[+/0-9A-Za-z]{22}==$/;
 
 /** WebSockets of terminals. A client that connects again gets the terminal that it left, and its last output. */
 export function sessionUpgrade(options: SessionUpgradeOptions): {
@@ -31,6 +34,7 @@ export function sessionUpgrade(options: SessionUpgradeOptions): {
 
   const accept: UpgradeHandler = async (request, { message, socket, head }) => {
     sockets.checkOrigin(message.headers);
+    checkHandshake(message.headers);
     const [, id, session] = /\/sandboxes\/([^/]+)\/sessions\/([^/]+)$/.exec(request.url.pathname) ?? [];
     const sandbox = named.get(request, id);
     sockets.add(socket, sandbox.record.id);
@@ -72,6 +76,16 @@ export function sessionUpgrade(options: SessionUpgradeOptions): {
       server.close();
     },
   };
+}
+
+/**
+ * What the WebSocket server refuses, before a shell is started for it.
+ * @throws SandboxError invalid_argument
+ */
+function checkHandshake(headers: IncomingHttpHeaders): void {
+  const isKnown = ["8", "13"].includes(headers["sec-websocket-version"] ?? "");
+  if (isKnown && WEBSOCKET_KEY.test(headers["sec-websocket-key"] ?? "")) return;
+  throw new SandboxError("request_invalid", "Sec-WebSocket-Key or Sec-WebSocket-Version is invalid");
 }
 
 /** @throws SandboxError invalid_argument for a name that is broken, or too long. */

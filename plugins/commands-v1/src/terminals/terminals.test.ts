@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import { randomBytes } from "node:crypto";
 import { once } from "node:events";
+import { get, type IncomingMessage } from "node:http";
 import { after, before, describe, it } from "node:test";
 import { setTimeout as delay } from "node:timers/promises";
 import type { LiveSandbox } from "@coppice/core";
@@ -216,6 +217,37 @@ describe("terminals of /v1", { timeout: 120_000 }, () => {
       const [error] = (await once(refused, "error")) as [Error];
       assert.match(error.message, /40[04]/, name);
     }
+  });
+
+  it("are not started by a handshake that is refused", async () => {
+    await noneRun();
+    const good = { "sec-websocket-version": "13", "sec-websocket-key": "dGhlIHNhbXBsZSBub25jZQ==" };
+    for (const bad of [{ "sec-websocket-version": "99" }, { "sec-websocket-key": "short" }]) {
+      const url = new URL(urlOf(unique()).replace("ws", "http"));
+      const headers = { connection: "upgrade", upgrade: "websocket", ...good, ...bad };
+      const request = get(url, { headers });
+      const [response] = (await once(request, "response")) as [IncomingMessage];
+      response.resume();
+      assert.equal(response.statusCode, 400);
+      assert.equal(running().length, 0);
+    }
+  });
+
+  it("have tags that no Idempotency-Key can take", async () => {
+    const client = await connect("a b");
+    const response = await fetch(`${server.url}/v1/sandboxes/${sandbox.record.id}/commands`, {
+      method: "POST",
+      headers: { "idempotency-key": "v1-session:a" },
+      body: JSON.stringify({ argv: ["/bin/sleep", "60"] }),
+    });
+    assert.equal(response.status, 201);
+    await client.leave();
+    // Longer than the grace.
+    await delay(1_500);
+    const [left, ...others] = running();
+    assert.deepEqual([left?.request.path, others], ["/bin/sleep", []]);
+    await left?.kill("SIGKILL");
+    await noneRun();
   });
 
   it("parse any bytes as a frame or refuse them", () => {

@@ -27,7 +27,7 @@ export class Terminals {
   readonly #options: TerminalsOptions;
   /** By the id of the command. */
   readonly #attached = new Map<string, Attached>();
-  readonly #opening = new Map<string, Promise<StartedCommand>>();
+  readonly #opening = new WeakMap<LiveSandbox, Map<string, Promise<StartedCommand>>>();
 
   constructor(options: TerminalsOptions) {
     this.#options = options;
@@ -41,15 +41,16 @@ export class Terminals {
     sandbox: LiveSandbox,
     { session, cwd }: { readonly session: string; readonly cwd: string | undefined },
   ): Promise<StartedCommand> {
-    const key = JSON.stringify([sandbox.record.id, session]);
-    const opening =
-      this.#opening.get(key) ?? this.#find(sandbox, session) ?? this.#start(sandbox, session, cwd);
-    if (!(opening instanceof Promise)) return opening;
-    this.#opening.set(key, opening);
+    const opening = this.#opening.get(sandbox) ?? new Map<string, Promise<StartedCommand>>();
+    this.#opening.set(sandbox, opening);
+    const known = opening.get(session) ?? this.#find(sandbox, session);
+    if (known !== undefined) return known;
+    const starting = this.#start(sandbox, session, cwd);
+    opening.set(session, starting);
     try {
-      return await opening;
+      return await starting;
     } finally {
-      this.#opening.delete(key);
+      opening.delete(session);
     }
   }
 
@@ -92,7 +93,8 @@ export class Terminals {
 
   async #start(sandbox: LiveSandbox, session: string, cwd: string | undefined): Promise<StartedCommand> {
     const { commands, config } = this.#options;
-    if (this.#running(sandbox).length + this.#opening.size >= config.maxTerminals) {
+    const opening = this.#opening.get(sandbox)?.size ?? 0;
+    if (this.#running(sandbox).length + opening >= config.maxTerminals) {
       throw new SandboxError("command_limit_reached", `a sandbox can have ${config.maxTerminals} terminals`);
     }
     const { shell } = await sandbox.runtime.user();
