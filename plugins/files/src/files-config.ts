@@ -25,3 +25,5 @@ export const filesConfig = z.strictObject({
     "silence on a watch stream before a keepalive, unless the client asks for another time",
   ),
 });
+
+export type FilesConfig = z.infer<typeof filesConfig>;

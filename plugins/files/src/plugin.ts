@@ -1,7 +1,6 @@
 import { join } from "node:path";
 import { Clock, definePlugin, Sandboxes, Targets } from "@coppice/core";
 import { DownloadLinks, downloadLinkTarget } from "./http/download-links.js";
-import { FileService } from "./service/file-service.js";
 import { filesConfig } from "./files-config.js";
 import { mountFiles } from "./http/files-routes.js";
 import { mountFilesystemRpc } from "./rpc/filesystem-rpc.js";
@@ -15,25 +14,14 @@ export const plugin = definePlugin({
   requires: { clock: Clock, sandboxes: Sandboxes, targets: Targets },
   setup(plugin, { clock, sandboxes, targets }) {
     const { config } = plugin;
-
     const watchers = new Watchers({ ...config, clock });
     plugin.onStop(() => watchers.close());
-
-    const service = new FileService(config);
 
     const links = new DownloadLinks({ clock, lifetimeMs: config.downloadLinkLifetime });
     targets.add(downloadLinkTarget(links, sandboxes));
     plugin.onStart(async () => links.useKey(await persistentKey(join(plugin.dataDir(), "link-key"))));
 
-    mountFilesystemRpc(plugin.rpc("envd"), { service, watchers, keepaliveMs: config.keepalive });
-    mountFiles(plugin.http("envd", { errors: "e2b" }), {
-      own: plugin.http("envd"),
-      service,
-      links,
-      maxBatchBytes: config.maxBatch,
-      maxUploadBytes: config.maxUpload,
-      maxParts: config.maxFilesPerUpload,
-      gzipLevel: config.gzipLevel,
-    });
+    mountFilesystemRpc(plugin.rpc("envd"), { watchers, config });
+    mountFiles(plugin.http("envd", { errors: "e2b" }), { own: plugin.http("envd"), links, config });
   },
 });

@@ -1,4 +1,5 @@
-import { HttpError, parseInput, SandboxError, type Logger } from "@coppice/core";
+import { Readable } from "node:stream";
+import { parseInput, SandboxError, toHttpError, type Logger } from "@coppice/core";
 import { z } from "zod";
 import type { Upload } from "../service/file-service.js";
 import { toStorageError } from "./storage-error.js";
@@ -38,7 +39,7 @@ export async function writeBatch(
     try {
       results.push(await writeEntry(upload, entry));
     } catch (error) {
-      const { status, message, reason } = explain(error, log);
+      const { status, message, reason } = toHttpError(toStorageError(error), log);
       results.push({ path: pathOf(entry), ok: false, status, error: message, reason });
     }
   }
@@ -51,34 +52,11 @@ async function writeEntry(upload: Upload, entry: unknown): Promise<BatchResult> 
     throw new SandboxError("request_invalid", "validation error: one of content and content_b64 is needed");
   }
   const bytes = base64 === undefined ? Buffer.from(content ?? "") : Buffer.from(base64, "base64");
-  const { path: written } = await upload.write(path, once(bytes));
+  const { path: written } = await upload.write(path, Readable.from(bytes.length > 0 ? [bytes] : []));
   return { path: written, ok: true, status: 200, bytes: bytes.length };
-}
-
-async function* once(bytes: Uint8Array): AsyncGenerator<Uint8Array> {
-  if (bytes.length > 0) yield bytes;
 }
 
 function pathOf(entry: unknown): string {
   const { path } = (typeof entry === "object" && entry !== null ? entry : {}) as { path?: unknown };
   return typeof path === "string" ? path : "";
-}
-
-const STATUSES: Readonly<Partial<Record<SandboxError["code"], number>>> = {
-  invalid_argument: 400,
-  failed_precondition: 400,
-  permission_denied: 403,
-  not_found: 404,
-  already_exists: 409,
-  unavailable: 503,
-};
-
-function explain(error: unknown, log: Logger): Pick<HttpError, "status" | "message" | "reason"> {
-  const stated = toStorageError(error);
-  if (stated instanceof HttpError) return stated;
-  if (stated instanceof SandboxError) {
-    return { status: STATUSES[stated.code] ?? 500, message: stated.message, reason: stated.reason };
-  }
-  log.error({ err: error }, "writing an entry of a batch failed");
-  return { status: 500, message: "internal error", reason: "internal_error" };
 }

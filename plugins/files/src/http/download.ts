@@ -2,15 +2,14 @@ import type { ServerResponse } from "node:http";
 import { pipeline } from "node:stream/promises";
 import { createGzip } from "node:zlib";
 import { SandboxError, type SurfaceRequest } from "@coppice/core";
-import type { OpenFile } from "@coppice/core/backend";
 import { chooseCoding } from "./accept-encoding.js";
-import { type ByteRange, contentRange, parseByteRanges } from "./byte-ranges.js";
+import { parseByteRanges } from "./byte-ranges.js";
 import { SNIFF_BYTES, inlineDisposition, pagePolicy, typeByContent, typeByName } from "./content-headers.js";
 import type { UserFiles } from "../service/file-service.js";
-import { multipartRanges } from "./multipart-ranges.js";
+import { partialBody, wholeBody } from "./download-body.js";
 import { checkPreconditions, isConditional, isRangeWanted } from "./preconditions.js";
 
-export interface DownloadRequest {
+interface DownloadRequest {
   readonly request: SurfaceRequest;
   readonly response: ServerResponse;
   readonly path: string;
@@ -49,7 +48,7 @@ export async function sendDownload(files: UserFiles, download: DownloadRequest):
   const namedType = typeByName(name);
   const start =
     namedType === undefined || sizeBytes === 0
-      ? await collect(file.content({ length: SNIFF_BYTES }))
+      ? Buffer.concat(await Array.fromAsync(file.content({ length: SNIFF_BYTES })))
       : undefined;
   const type = namedType ?? typeByContent(start ?? new Uint8Array());
   const isSizeKnown = sizeBytes > 0 || start === undefined || start.length === 0;
@@ -75,67 +74,10 @@ export async function sendDownload(files: UserFiles, download: DownloadRequest):
   }
   try {
     if (coding === "gzip") {
-      await pipeline(body.content(), createGzip({ level: download.gzipLevel }), response);
-    } else await pipeline(body.content(), response);
+      await pipeline(body.content, createGzip({ level: download.gzipLevel }), response);
+    } else await pipeline(body.content, response);
   } catch (error) {
     // A client that leaves in the middle is no error.
     if (!request.signal.aborted) throw error;
   }
-}
-
-interface DownloadBody {
-  readonly status: 200 | 206;
-  readonly contentType: string;
-  readonly contentRange?: string;
-  /** undefined when only reading all of it can tell. */
-  readonly lengthBytes: number | undefined;
-  content(): AsyncIterable<Uint8Array>;
-}
-
-function wholeBody(file: OpenFile, contentType: string, isSizeKnown: boolean): DownloadBody {
-  const { sizeBytes } = file.info;
-  return {
-    status: 200,
-    contentType,
-    lengthBytes: isSizeKnown ? sizeBytes : undefined,
-    content: () => (isSizeKnown ? exactly(file, { start: 0, length: sizeBytes }) : file.content()),
-  };
-}
-
-function partialBody(file: OpenFile, type: string, ranges: readonly ByteRange[]): DownloadBody {
-  const { sizeBytes } = file.info;
-  const [only, ...others] = ranges;
-  if (only !== undefined && others.length === 0) {
-    return {
-      status: 206,
-      contentType: type,
-      contentRange: contentRange(only, sizeBytes),
-      lengthBytes: only.length,
-      content: () => exactly(file, only),
-    };
-  }
-  const parts = multipartRanges(ranges, { type, sizeBytes });
-  return {
-    status: 206,
-    contentType: parts.contentType,
-    lengthBytes: parts.lengthBytes,
-    content: () => parts.content((range) => exactly(file, range)),
-  };
-}
-
-/** Exactly the promised bytes, also of a file that grows meanwhile; when it shrinks, the answer breaks off. */
-async function* exactly(file: OpenFile, { start, length }: ByteRange): AsyncGenerator<Uint8Array> {
-  let leftBytes = length;
-  if (leftBytes === 0) return;
-  for await (const chunk of file.content({ offset: start, length })) {
-    leftBytes -= chunk.length;
-    yield chunk;
-  }
-  if (leftBytes > 0) throw new SandboxError("file_shrank", "the file shrank while it was read");
-}
-
-async function collect(content: AsyncIterable<Uint8Array>): Promise<Uint8Array> {
-  const chunks: Uint8Array[] = [];
-  for await (const chunk of content) chunks.push(chunk);
-  return Buffer.concat(chunks);
 }

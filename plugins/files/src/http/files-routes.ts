@@ -12,19 +12,16 @@ import { batchBody, writeBatch } from "./batch.js";
 import { composeBody, composeFiles } from "./compose.js";
 import { DOWNLOAD_TOKEN_PATH, type DownloadLinks } from "./download-links.js";
 import { sendDownload } from "./download.js";
-import type { FileService, UserFiles } from "../service/file-service.js";
+import type { FilesConfig } from "../files-config.js";
+import { translateErrors, UserFiles } from "../service/file-service.js";
 import { parseMetadataHeaders } from "./metadata-headers.js";
 import { receiveUpload } from "./upload.js";
 
-export interface FilesRoutesOptions {
+interface FilesRoutesOptions {
   /** Takes the routes that are not part of E2B. */
   readonly own: Router;
-  readonly service: FileService;
   readonly links: DownloadLinks;
-  readonly maxBatchBytes: number;
-  readonly maxUploadBytes: number;
-  readonly maxParts: number;
-  readonly gzipLevel: number;
+  readonly config: FilesConfig;
 }
 
 const downloadUrlBody = z.object({ path: z.string().min(1), username: z.string().nullish() });
@@ -33,14 +30,22 @@ const downloadUrlBody = z.object({ path: z.string().min(1), username: z.string()
  * Serves uploads and downloads at `/files`, and their extensions. Clients are authorized before, by token or signature.
  * A download link is its own proof, which is checked here.
  */
-export function mountFiles(router: Router, options: FilesRoutesOptions): void {
-  const { own, service, links, gzipLevel, maxUploadBytes, maxParts } = options;
-  const bodyOptions = { limitBytes: options.maxBatchBytes };
+export function mountFiles(router: Router, { own, links, config }: FilesRoutesOptions): void {
+  const { gzipLevel, maxFilesPerUpload } = config;
+  const bodyOptions = { limitBytes: config.maxBatch };
+  const filesAs = (sandbox: LiveSandbox, username: string | undefined): Promise<UserFiles> =>
+    translateErrors(UserFiles.of(sandbox, username, config), {
+      not_found: () =>
+        new SandboxError(
+          "user_unknown",
+          `error looking up user '${username}': user: unknown user ${username}`,
+        ),
+    });
 
   router.get("/files", async (context) => {
     const request = requestOf(context);
     const query = request.url.searchParams;
-    const files = await filesAs(service, targetOf(context), userIn(query));
+    const files = await filesAs(targetOf(context), userIn(query));
     // Piped by hand: koa leaves the client without an end when the body breaks off.
     context.respond = false;
     const path = query.get("path") ?? "";
@@ -49,10 +54,10 @@ export function mountFiles(router: Router, options: FilesRoutesOptions): void {
 
   router.post("/files", async (context) => {
     const query = requestOf(context).url.searchParams;
-    const files = await filesAs(service, targetOf(context), userIn(query));
-    const path = query.get("path") ?? undefined;
+    const files = await filesAs(targetOf(context), userIn(query));
+    const path = query.get("path") ?? "";
     try {
-      context.body = await receiveUpload(files, { message: context.req, path, maxUploadBytes, maxParts });
+      context.body = await receiveUpload(files, { message: context.req, path, config });
     } catch (error) {
       if (!(error instanceof SandboxError) || error.reason !== "body_too_large") throw error;
       // Rethrown, it would close the connection of a client that still sends, which then never reads the answer. The
@@ -63,17 +68,17 @@ export function mountFiles(router: Router, options: FilesRoutesOptions): void {
 
   router.post("/files/compose", async (context) => {
     const body = await readJsonBody(context.req, composeBody, bodyOptions);
-    const files = await filesAs(service, targetOf(context), body.username || undefined);
-    context.body = await composeFiles(files, body, maxParts);
+    const files = await filesAs(targetOf(context), body.username || undefined);
+    context.body = await composeFiles(files, body, maxFilesPerUpload);
   });
 
   own.post("/files/batch", async (context) => {
     const { url, log } = requestOf(context);
     const metadata = parseMetadataHeaders(context.req.headers);
-    const files = await filesAs(service, targetOf(context), userIn(url.searchParams));
+    const files = await filesAs(targetOf(context), userIn(url.searchParams));
     const entries = await readJsonBody(context.req, batchBody, bodyOptions);
-    if (entries.length > maxParts) {
-      throw new SandboxError("request_invalid", `one batch can have ${maxParts} entries`);
+    if (entries.length > maxFilesPerUpload) {
+      throw new SandboxError("request_invalid", `one batch can have ${maxFilesPerUpload} entries`);
     }
     context.body = await writeBatch(files.startUpload(metadata), entries, log);
   });
@@ -81,7 +86,7 @@ export function mountFiles(router: Router, options: FilesRoutesOptions): void {
   own.post("/files/download-url", async (context) => {
     const body = await readJsonBody(context.req, downloadUrlBody, bodyOptions);
     const sandbox = targetOf(context);
-    const files = await filesAs(service, sandbox, body.username || undefined);
+    const files = await filesAs(sandbox, body.username || undefined);
     const path = files.resolve(body.path);
     const { token, expiresAt } = links.make(sandbox.record.id, path);
     const query = new URLSearchParams({ path }).toString();
@@ -100,7 +105,7 @@ export function mountFiles(router: Router, options: FilesRoutesOptions): void {
     if (links.check(context.params["token"] ?? "", path) !== sandbox.record.id) {
       throw new SandboxError("download_link_invalid", "invalid download link");
     }
-    const files = await service.as(sandbox, undefined);
+    const files = await UserFiles.of(sandbox, undefined, config);
     context.respond = false;
     await sendDownload(files, { request, response: context.res, path, gzipLevel });
   });
@@ -109,20 +114,4 @@ export function mountFiles(router: Router, options: FilesRoutesOptions): void {
 /** The user is `username` in the query; the Ruby client says `user`. */
 function userIn(query: URLSearchParams): string | undefined {
   return query.get("username") || query.get("user") || undefined;
-}
-
-async function filesAs(
-  service: FileService,
-  sandbox: LiveSandbox,
-  username: string | undefined,
-): Promise<UserFiles> {
-  try {
-    return await service.as(sandbox, username);
-  } catch (error) {
-    if (!(error instanceof SandboxError) || error.code !== "not_found") throw error;
-    throw new SandboxError(
-      "user_unknown",
-      `error looking up user '${username}': user: unknown user ${username}`,
-    );
-  }
 }

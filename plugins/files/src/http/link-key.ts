@@ -8,7 +8,9 @@ const KEY_BYTES = 32;
  * @throws Error naming the file when it cannot be used.
  */
 export async function persistentKey(path: string): Promise<Buffer> {
-  const known = await readIfPresent(path);
+  const known = await readFile(path).catch((error: NodeJS.ErrnoException) => {
+    if (error.code !== "ENOENT") throw error;
+  });
   if (known === undefined) return makeKey(path);
   if (known.length === KEY_BYTES) return known;
   throw new Error(`the key file ${path} has ${known.length} bytes instead of ${KEY_BYTES}: remove it`);
@@ -25,13 +27,4 @@ async function makeKey(path: string): Promise<Buffer> {
   await file.sync();
   await rename(unfinished, path);
   return key;
-}
-
-async function readIfPresent(path: string): Promise<Buffer | undefined> {
-  try {
-    return await readFile(path);
-  } catch (error) {
-    if ((error as NodeJS.ErrnoException).code === "ENOENT") return undefined;
-    throw error;
-  }
 }

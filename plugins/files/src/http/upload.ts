@@ -1,5 +1,6 @@
 import type { IncomingMessage } from "node:http";
 import { SandboxError } from "@coppice/core";
+import type { FilesConfig } from "../files-config.js";
 import type { UserFiles } from "../service/file-service.js";
 import { parseMetadataHeaders } from "./metadata-headers.js";
 import { multipartFiles } from "./multipart.js";
@@ -7,20 +8,19 @@ import { requestBody } from "./request-body.js";
 import { toStorageError } from "./storage-error.js";
 import { type WrittenFile, toWrittenFile } from "./written-file.js";
 
-export interface UploadRequest {
+interface UploadRequest {
   readonly message: IncomingMessage;
-  /** The `path` of the query; undefined or empty when there is none. */
-  readonly path: string | undefined;
-  readonly maxUploadBytes: number;
-  readonly maxParts: number;
+  /** The `path` of the query; empty when there is none. */
+  readonly path: string;
+  readonly config: FilesConfig;
 }
 
 /** POST /files: writes the request's files and answers a list of them. */
 export async function receiveUpload(
   files: UserFiles,
-  request: UploadRequest,
+  { message, path, config }: UploadRequest,
 ): Promise<readonly WrittenFile[]> {
-  const { message, path = "" } = request;
+  const { maxUpload, maxFilesPerUpload: maxParts } = config;
   const contentType = message.headers["content-type"] ?? "";
   const mediaType = (contentType.split(";")[0] ?? "").trim().toLowerCase();
   const upload = files.startUpload(parseMetadataHeaders(message.headers));
@@ -30,10 +30,10 @@ export async function receiveUpload(
       if (path === "") {
         throw new SandboxError("upload_invalid", "path query parameter is required for raw body upload");
       }
-      written.push(toWrittenFile(await upload.write(path, requestBody(message, request.maxUploadBytes))));
+      written.push(toWrittenFile(await upload.write(path, requestBody(message, maxUpload))));
     } else if (mediaType.startsWith("multipart/")) {
-      const body = requestBody(message, request.maxUploadBytes);
-      const parts = multipartFiles(body, contentType, { field: "file", maxParts: request.maxParts });
+      const body = requestBody(message, maxUpload);
+      const parts = multipartFiles(body, contentType, { field: "file", maxParts });
       for await (const { filename, content } of parts) {
         written.push(toWrittenFile(await upload.write(path === "" ? filename : path, content)));
       }

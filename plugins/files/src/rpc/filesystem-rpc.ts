@@ -4,7 +4,8 @@ import { create } from "@bufbuild/protobuf";
 import { SandboxError, basicUser, targetOf } from "@coppice/core";
 import type { FileInfo, WatchEvent, WatchEventType } from "@coppice/core/backend";
 import { toEntryInfo } from "./entry-info.js";
-import type { FileService, UserFiles } from "../service/file-service.js";
+import type { FilesConfig } from "../files-config.js";
+import { translateErrors, UserFiles } from "../service/file-service.js";
 import {
   type EntryInfo,
   EntryInfoSchema,
@@ -17,11 +18,9 @@ import {
 } from "../generated/filesystem/filesystem_pb.js";
 import type { DirectoryWatch, WatchRequest, Watchers } from "../watch/watchers.js";
 
-export interface FilesystemRpcOptions {
-  readonly service: FileService;
+interface FilesystemRpcOptions {
   readonly watchers: Watchers;
-  /** Default interval; clients may ask for another. */
-  readonly keepaliveMs: number;
+  readonly config: FilesConfig;
 }
 
 const EVENT_TYPES: Readonly<Record<WatchEventType, EventType>> = {
@@ -40,9 +39,14 @@ const MIN_KEEPALIVE_MS = 1000;
 
 export function mountFilesystemRpc(
   router: Pick<ConnectRouter, "service">,
-  { service, watchers, keepaliveMs }: FilesystemRpcOptions,
+  { watchers, config }: FilesystemRpcOptions,
 ): void {
-  const filesOf = (context: HandlerContext): Promise<UserFiles> => filesAs(service, context);
+  const filesOf = (context: HandlerContext): Promise<UserFiles> => {
+    const username = basicUser(context.requestHeader.get("authorization"));
+    return translateErrors(UserFiles.of(targetOf(context), username, config), {
+      not_found: () => new SandboxError("user_unknown", `invalid username: '${username}'`),
+    });
+  };
   // The protocol alone decides whether entries come along: events have none.
   const watchersWithEntries = new WeakSet<DirectoryWatch>();
 
@@ -73,7 +77,7 @@ export function mountFilesystemRpc(
       const files = await filesOf(context);
       await using watch = await watchers.open(files.sandbox, toWatchRequest(files, request));
       yield { event: { case: "start", value: {} } };
-      const pauseMs = keepaliveOf(context) ?? keepaliveMs;
+      const pauseMs = keepaliveOf(context) ?? config.keepalive;
       for (;;) {
         await watch.wait(pauseMs, context.signal);
         // With the reason: the deadline of the request, which the client is told, or the client's departure.
@@ -119,16 +123,6 @@ function entryFor({ requestHeader }: HandlerContext, info: FileInfo): EntryInfo 
   if (requestHeader.get("user-agent") !== STRICT_USER_AGENT) return entry;
   const { name, type, path } = entry;
   return create(EntryInfoSchema, { name, type, path });
-}
-
-async function filesAs(service: FileService, context: HandlerContext): Promise<UserFiles> {
-  const username = basicUser(context.requestHeader.get("authorization"));
-  try {
-    return await service.as(targetOf(context), username);
-  } catch (error) {
-    if (!(error instanceof SandboxError) || error.code !== "not_found") throw error;
-    throw new SandboxError("user_unknown", `invalid username: '${username}'`);
-  }
 }
 
 function toWatchRequest(files: UserFiles, request: WatchDirRequest | CreateWatcherRequest): WatchRequest {

@@ -1,6 +1,7 @@
 import { posix } from "node:path";
 import { type LiveSandbox, SandboxError, resolveSandboxPath } from "@coppice/core";
 import type { ErrorCode, FileInfo, Files, OpenFile, User } from "@coppice/core/backend";
+import type { FilesConfig } from "../files-config.js";
 import { RealPaths } from "./real-paths.js";
 
 // Linux's PATH_MAX and NAME_MAX, without the NUL. FreeBSD has the same NAME_MAX and a shorter PATH_MAX,
@@ -8,39 +9,23 @@ import { RealPaths } from "./real-paths.js";
 const MAX_PATH_BYTES = 4095;
 const MAX_NAME_BYTES = 255;
 
-export interface FileServiceOptions {
-  readonly maxListEntries: number;
-  readonly maxFilesPerUpload: number;
-}
-
-export class FileService {
-  readonly #options: FileServiceOptions;
-
-  constructor(options: FileServiceOptions) {
-    this.#options = options;
-  }
-
-  /**
-   * The files of a sandbox as one of its users sees them.
-   * @param username the sandbox's default user when absent.
-   * @throws SandboxError not_found for an unknown user.
-   */
-  async as(sandbox: LiveSandbox, username: string | undefined): Promise<UserFiles> {
-    const user = await sandbox.runtime.user(username);
-    return new UserFiles(sandbox, user, this.#options);
-  }
-}
+type Limits = Pick<FilesConfig, "maxListEntries" | "maxFilesPerUpload">;
 
 /** The files of one sandbox, with paths resolved for one user. Errors carry envd's texts. */
 export class UserFiles {
   readonly sandbox: LiveSandbox;
   readonly #user: User;
-  readonly #options: FileServiceOptions;
+  readonly #limits: Limits;
 
-  constructor(sandbox: LiveSandbox, user: User, options: FileServiceOptions) {
+  private constructor(sandbox: LiveSandbox, user: User, limits: Limits) {
     this.sandbox = sandbox;
     this.#user = user;
-    this.#options = options;
+    this.#limits = limits;
+  }
+
+  /** @param username the sandbox's default user when absent. @throws SandboxError not_found for an unknown user. */
+  static async of(sandbox: LiveSandbox, username: string | undefined, limits: Limits): Promise<UserFiles> {
+    return new UserFiles(sandbox, await sandbox.runtime.user(username), limits);
   }
 
   /** The absolute form of a client's path. @throws SandboxError invalid_argument */
@@ -89,7 +74,7 @@ export class UserFiles {
   /** @param depth path components below the directory; 0 counts as 1. */
   async list(path: string, depth: number): Promise<readonly FileInfo[]> {
     const absolute = this.resolve(path);
-    const { maxListEntries } = this.#options;
+    const { maxListEntries } = this.#limits;
     const collect = async (): Promise<readonly FileInfo[]> => {
       const entries: FileInfo[] = [];
       for await (const entry of this.#files.list(absolute, Math.max(depth, 1))) {
@@ -145,15 +130,13 @@ export class UserFiles {
 
   /** Starts an upload of one or more files, which all get this metadata. */
   startUpload(metadata: Readonly<Record<string, string>>): Upload {
+    const { maxFilesPerUpload } = this.#limits;
     const writtenPaths = new Set<string>();
     return {
       write: async (path, content) => {
         const absolute = this.resolve(path);
-        if (writtenPaths.size === this.#options.maxFilesPerUpload) {
-          throw new SandboxError(
-            "upload_invalid",
-            `one upload request can have ${this.#options.maxFilesPerUpload} files`,
-          );
+        if (writtenPaths.size === maxFilesPerUpload) {
+          throw new SandboxError("upload_invalid", `one upload request can have ${maxFilesPerUpload} files`);
         }
         const key = posix.normalize(absolute);
         if (writtenPaths.has(key)) {
@@ -313,7 +296,7 @@ function failureOf(operation: string): (error: SandboxError) => SandboxError {
 type Explanations = Partial<Record<ErrorCode, (error: SandboxError) => SandboxError | Promise<SandboxError>>>;
 
 /** Gives the errors of a backend the texts that clients know. */
-async function translateErrors<T>(result: Promise<T>, explanations: Explanations): Promise<T> {
+export async function translateErrors<T>(result: Promise<T>, explanations: Explanations): Promise<T> {
   try {
     return await result;
   } catch (error) {

@@ -1,18 +1,20 @@
 import { randomBytes } from "node:crypto";
 import { stat, statfs } from "node:fs/promises";
 import { type Clock, type LiveSandbox, SandboxError } from "@coppice/core";
-import { type FileInfo, type WatchEvent, networkMountError } from "@coppice/core/backend";
+import { type WatchEvent, networkMountError } from "@coppice/core/backend";
+import type { FilesConfig } from "../files-config.js";
+import { translateErrors } from "../service/file-service.js";
 import { EventBuffer } from "./event-buffer.js";
 import { startHostWatch } from "./host-watch.js";
 
 // f_type of statfs(2), in the order of <linux/magic.h>: CIFS, FUSE, NFS, SMB, SMB 2.
 const NETWORK_TYPES: ReadonlySet<number> = new Set([0xff534d42, 0x65735546, 0x6969, 0x517b, 0xfe534d42]);
 
-export interface WatchersOptions {
+interface WatchersOptions extends Pick<
+  FilesConfig,
+  "maxWatchersPerSandbox" | "maxWatchedEntries" | "maxBufferedEvents"
+> {
   readonly clock: Clock;
-  readonly maxWatchersPerSandbox: number;
-  readonly maxWatchedEntries: number;
-  readonly maxBufferedEvents: number;
 }
 
 export interface WatchRequest {
@@ -161,13 +163,9 @@ class SandboxWatches {
   }
 
   async #requireDirectory(path: string): Promise<void> {
-    let info: FileInfo;
-    try {
-      info = await this.#sandbox.runtime.files.stat(path);
-    } catch (error) {
-      if (!(error instanceof SandboxError) || error.code !== "not_found") throw error;
-      throw new SandboxError("path_not_found", `path ${path} not found: ${error.message}`);
-    }
+    const info = await translateErrors(this.#sandbox.runtime.files.stat(path), {
+      not_found: ({ message }) => new SandboxError("path_not_found", `path ${path} not found: ${message}`),
+    });
     if (info.kind !== "directory") {
       throw new SandboxError("path_is_file", `path ${path} not a directory: it is a ${info.kind}`);
     }
