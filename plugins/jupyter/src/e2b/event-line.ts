@@ -1,6 +1,5 @@
 import { asciiJson, asciiPieces } from "../json/ascii-json.js";
 import type { ExecutionEvent } from "../kernel/execution-event.js";
-import type { RawJson } from "../json/raw-json.js";
 
 /** The MIME types with a field of their own in a result, in the order of E2B's server. */
 const FIELDS: ReadonlyMap<string, string> = new Map([
@@ -66,11 +65,11 @@ function* piecesOf(event: ExecutionEvent): Generator<Buffer> {
   }
 }
 
-function* resultPieces(data: ReadonlyMap<string, RawJson>, isMainResult: boolean): Generator<Buffer> {
+function* resultPieces(data: ReadonlyMap<string, Buffer>, isMainResult: boolean): Generator<Buffer> {
   yield Buffer.from('{"type": "result"');
   for (const [mime, field] of FIELDS) {
     const value = data.get(mime);
-    if (value === undefined || value.bytes.equals(NULL)) continue;
+    if (value === undefined || value.equals(NULL)) continue;
     yield Buffer.from(`, "${field}": `);
     if (field === "text") yield* withoutQuotes(value);
     else yield* asciiPieces(value);
@@ -89,10 +88,10 @@ const QUOTE = Buffer.from('"');
 const QUOTES = [Buffer.from("'"), Buffer.from('\\"')];
 
 /** A JSON string without the pair of quotes that `repr` added. */
-function* withoutQuotes(json: RawJson): Generator<Buffer> {
-  const inner = json.bytes.subarray(1, -1);
+function* withoutQuotes(json: Buffer): Generator<Buffer> {
+  const inner = json.subarray(1, -1);
   const quote =
-    json.bytes[0] === 0x22 &&
+    json[0] === 0x22 &&
     QUOTES.find(
       (candidate) =>
         inner.length >= 2 * candidate.length &&
@@ -104,6 +103,6 @@ function* withoutQuotes(json: RawJson): Generator<Buffer> {
     return;
   }
   yield QUOTE;
-  yield* asciiPieces({ bytes: inner.subarray(quote.length, -quote.length), isPlain: json.isPlain });
+  yield* asciiPieces(inner.subarray(quote.length, -quote.length));
   yield QUOTE;
 }

@@ -1,4 +1,4 @@
-import type { RawJson } from "./raw-json.js";
+import { isAscii } from "node:buffer";
 
 // The JS SDK decodes each chunk separately and loses a character that is split between two; the Python SDK also ends a
 // line at U+0085, U+2028 and U+2029. ASCII is safe in both.
@@ -17,11 +17,10 @@ function escapeUnit(unit: string): string {
 const PIECE_BYTES = 256 * 1024;
 
 /** Like `asciiBytes`, in lazily made pieces. */
-export function* asciiPieces(json: RawJson): Generator<Buffer> {
-  const { bytes, isPlain } = json;
-  for (let start = 0; start < bytes.length;) {
-    const end = characterEnd(bytes, start + PIECE_BYTES);
-    yield asciiBytes({ bytes: bytes.subarray(start, end), isPlain });
+export function* asciiPieces(json: Buffer): Generator<Buffer> {
+  for (let start = 0; start < json.length;) {
+    const end = characterEnd(json, start + PIECE_BYTES);
+    yield asciiBytes(json.subarray(start, end));
     start = end;
   }
 }
@@ -33,12 +32,18 @@ export function characterEnd(bytes: Buffer, at: number): number {
   return end;
 }
 
+const NOT_PRINTABLE = Buffer.from("\t\n\r\u007f");
 const HEX = Buffer.from("0123456789abcdef", "latin1");
 
-/** JSON as printable ASCII on one line, its value unchanged. Invalid UTF-8 becomes U+FFFD. */
-export function asciiBytes(json: RawJson): Buffer {
-  if (json.isPlain) return json.bytes;
-  const text = json.bytes.toString("utf8");
+/** True for JSON that is printable ASCII on one line already: its other control characters are escaped. */
+export function isPlain(json: Buffer): boolean {
+  return isAscii(json) && !NOT_PRINTABLE.some((byte) => json.includes(byte));
+}
+
+/** JSON as printable ASCII on one line, its value unchanged: not copied if it is already. Invalid UTF-8 becomes U+FFFD. */
+export function asciiBytes(json: Buffer): Buffer {
+  if (isPlain(json)) return json;
+  const text = json.toString("utf8");
   let size = text.length;
   for (let index = 0; index < text.length; index++) if (text.charCodeAt(index) >= 0x7f) size += 5;
   const out = Buffer.allocUnsafe(size);

@@ -1,13 +1,5 @@
 import { setImmediate as nextTurn } from "node:timers/promises";
 
-/** A piece of JSON text as it was written: `1.0` stays `1.0`, and big numbers keep all digits. */
-export interface RawJson {
-  /** UTF-8, checked to be one whole JSON value. */
-  readonly bytes: Buffer;
-  /** True for printable ASCII, which may be copied into an ASCII line. */
-  readonly isPlain: boolean;
-}
-
 const DEEPEST = 512;
 /** Limit of consecutive white space or digits. */
 const MAX_RUN = 64 * 1024;
@@ -16,6 +8,8 @@ const SLICE_BYTES = 512 * 1024;
 /** Length from which scanning four bytes at once pays. */
 const WORTH_WORDS = 256;
 const ESCAPED: ReadonlySet<number> = new Set(Buffer.from('"\\/bfnrt'));
+const WORDS = ["true", "false", "null"].map((word) => Buffer.from(word));
+const NO_WORDS = new Int32Array(0);
 
 const enum Byte {
   Quote = 0x22,
@@ -34,11 +28,13 @@ const enum Byte {
   LowerU = 0x75,
   OpenObject = 0x7b,
   CloseObject = 0x7d,
-  Delete = 0x7f,
 }
 
-/** The members of a JSON object, unparsed; the last of a name counts. @throws SyntaxError for anything else. */
-export function membersOf(json: Buffer): ReadonlyMap<string, RawJson> {
+/**
+ * The members of a JSON object, unparsed: `1.0` stays `1.0`, and big numbers keep all digits. The last of a name counts.
+ * @throws SyntaxError for anything but one whole JSON object.
+ */
+export function membersOf(json: Buffer): ReadonlyMap<string, Buffer> {
   const scan = scanMembers(json);
   for (;;) {
     const { done, value } = scan.next();
@@ -47,7 +43,7 @@ export function membersOf(json: Buffer): ReadonlyMap<string, RawJson> {
 }
 
 /** Like `membersOf`, but yields to the event loop during a long text, and rejects in place of throwing. */
-export async function membersOfLong(json: Buffer): Promise<ReadonlyMap<string, RawJson>> {
+export async function membersOfLong(json: Buffer): Promise<ReadonlyMap<string, Buffer>> {
   const scan = scanMembers(json);
   for (;;) {
     const { done, value } = scan.next();
@@ -57,43 +53,64 @@ export async function membersOfLong(json: Buffer): Promise<ReadonlyMap<string, R
 }
 
 /** Yields after each slice. */
-function* scanMembers(json: Buffer): Generator<void, ReadonlyMap<string, RawJson>> {
+function* scanMembers(json: Buffer): Generator<void, ReadonlyMap<string, Buffer>> {
   const scanner = new Scanner(json);
-  const members = new Map<string, RawJson>();
+  const members = new Map<string, Buffer>();
+  /** The closing brackets of what is open. An explicit stack: the kernel chooses the depth. */
+  const open: number[] = [];
+  let innermost: number | undefined;
+  let name = "";
+  let start = 0;
+  let sliceEnd = SLICE_BYTES;
   scanner.skipSpace();
-  scanner.expect(Byte.OpenObject);
-  scanner.skipSpace();
-  if (scanner.peek() === Byte.CloseObject) scanner.at++;
-  else {
-    for (;;) {
-      if (scanner.peek() !== Byte.Quote) throw scanner.error();
-      const name = yield* scanner.value();
+  if (scanner.peek() !== Byte.OpenObject) throw scanner.error();
+  for (;;) {
+    if (innermost === Byte.CloseObject) {
+      const nameAt = scanner.at;
+      scanner.expect(Byte.Quote);
+      while (!scanner.skipText(scanner.at + SLICE_BYTES)) yield;
+      if (open.length === 1) name = JSON.parse(json.toString("utf8", nameAt, scanner.at)) as string;
       scanner.skipSpace();
       scanner.expect(Byte.Colon);
       scanner.skipSpace();
-      const value = yield* scanner.value();
-      members.set(JSON.parse(name.bytes.toString("utf8")) as string, value);
+    }
+    if (open.length === 1) start = scanner.at;
+    const byte = scanner.peek();
+    if (byte === Byte.OpenObject || byte === Byte.OpenList) {
+      const close = byte === Byte.OpenObject ? Byte.CloseObject : Byte.CloseList;
+      scanner.at++;
       scanner.skipSpace();
-      if (scanner.peek() === Byte.CloseObject) {
-        scanner.at++;
-        break;
+      if (scanner.peek() !== close) {
+        if (open.length > DEEPEST) throw scanner.error();
+        open.push(close);
+        innermost = close;
+        continue;
       }
-      scanner.expect(Byte.Comma);
+      scanner.at++;
+    } else if (byte === Byte.Quote) {
+      scanner.at++;
+      while (!scanner.skipText(scanner.at + SLICE_BYTES)) yield;
+    } else scanner.skipNumberOrWord();
+    // Past the brackets that close after this value.
+    for (;;) {
+      if (open.length === 1) members.set(name, json.subarray(start, scanner.at));
       scanner.skipSpace();
+      if (open.length === 0) {
+        if (scanner.at !== json.length) throw scanner.error();
+        return members;
+      }
+      if (scanner.peek() !== innermost) break;
+      scanner.at++;
+      open.pop();
+      innermost = open.at(-1);
+    }
+    scanner.expect(Byte.Comma);
+    scanner.skipSpace();
+    if (scanner.at >= sliceEnd) {
+      yield;
+      sliceEnd = scanner.at + SLICE_BYTES;
     }
   }
-  scanner.skipSpace();
-  if (scanner.at !== json.length) throw scanner.error();
-  return members;
-}
-
-/** Next token of an unfinished value. */
-const enum Step {
-  Value,
-  Name,
-  RestOfText,
-  RestOfName,
-  After,
 }
 
 class Scanner {
@@ -102,10 +119,6 @@ class Scanner {
   readonly #words: Int32Array;
   readonly #firstWordAt: number;
   at = 0;
-  #isPlain = true;
-  #step = Step.Value;
-  // An explicit stack: the kernel chooses the depth.
-  readonly #open: number[] = [];
 
   constructor(json: Buffer) {
     this.#json = json;
@@ -131,94 +144,24 @@ class Scanner {
   skipSpace(): void {
     for (const end = this.at + MAX_RUN; ; this.at++) {
       const byte = this.#json[this.at];
-      if (byte === 0x0a || byte === 0x0d || byte === 0x09) this.#isPlain = false;
-      else if (byte !== 0x20) return;
+      if (byte !== 0x20 && byte !== 0x0a && byte !== 0x0d && byte !== 0x09) return;
       if (this.at === end) throw this.error();
     }
   }
 
-  *value(): Generator<void, RawJson> {
-    const start = this.at;
-    this.#isPlain = true;
-    this.#step = Step.Value;
-    while (!this.#advance(this.at + SLICE_BYTES)) yield;
-    return { bytes: this.#json.subarray(start, this.at), isPlain: this.#isPlain };
-  }
-
-  /** Scans the value. Returns true at its end, false when the scan stops at about `until`. */
-  #advance(until: number): boolean {
-    for (;;) {
-      if (this.#step === Step.After) {
-        if (!this.#goOnAfter()) return true;
-      } else if (this.at >= until) return false;
-      else if (this.#step === Step.Value) this.#enterValue();
-      else if (this.#step === Step.Name) {
-        this.expect(Byte.Quote);
-        this.#step = Step.RestOfName;
-      } else if (!this.#skipText(until)) return false;
-      else if (this.#step === Step.RestOfText) this.#step = Step.After;
-      else {
-        this.skipSpace();
-        this.expect(Byte.Colon);
-        this.skipSpace();
-        this.#step = Step.Value;
-      }
-    }
-  }
-
-  /** False when nothing is open any more. */
-  #goOnAfter(): boolean {
-    const close = this.#open.at(-1);
-    if (close === undefined) return false;
-    this.skipSpace();
-    if (this.#json[this.at] === close) {
-      this.at++;
-      this.#open.pop();
-    } else {
-      this.expect(Byte.Comma);
-      this.skipSpace();
-      this.#step = close === Byte.CloseObject ? Step.Name : Step.Value;
-    }
-    return true;
-  }
-
-  #enterValue(): void {
+  skipNumberOrWord(): void {
     const byte = this.#json[this.at];
-    if (byte === Byte.OpenObject || byte === Byte.OpenList) {
-      this.at++;
-      this.skipSpace();
-      const close = byte === Byte.OpenObject ? Byte.CloseObject : Byte.CloseList;
-      if (this.#json[this.at] === close) {
-        this.at++;
-        this.#step = Step.After;
-        return;
-      }
-      if (this.#open.length === DEEPEST) throw this.error();
-      this.#open.push(close);
-      this.#step = close === Byte.CloseObject ? Step.Name : Step.Value;
-    } else if (byte === Byte.Quote) {
-      this.at++;
-      this.#step = Step.RestOfText;
-    } else {
-      this.#skipNumberOrWord(byte);
-      this.#step = Step.After;
-    }
-  }
-
-  #skipNumberOrWord(byte: number | undefined): void {
     if (byte === Byte.Minus || isDigit(byte)) {
       this.#skipNumber();
       return;
     }
-    const word = ["true", "false", "null"].find((known) =>
-      this.#json.subarray(this.at, this.at + known.length).equals(Buffer.from(known)),
-    );
+    const word = WORDS.find((known) => this.#json.subarray(this.at, this.at + known.length).equals(known));
     if (word === undefined) throw this.error();
     this.at += word.length;
   }
 
   /** Scans the rest of a string: past its end (true), or about as far as `until`. */
-  #skipText(until: number): boolean {
+  skipText(until: number): boolean {
     const json = this.#json;
     const firstWordAt = this.#firstWordAt;
     const words = this.#words;
@@ -226,9 +169,9 @@ class Scanner {
     let { at } = this;
     for (;;) {
       if (((at - firstWordAt) & 3) === 0) {
-        const index = (at - firstWordAt) >> 2;
-        const next = this.#isPlain ? passPlain(words, index, endWord) : passText(words, index, endWord);
-        at = Math.max(at, firstWordAt + 4 * next);
+        let index = (at - firstWordAt) >> 2;
+        while (index < endWord && isText(words[index] as number)) index++;
+        at = Math.max(at, firstWordAt + 4 * index);
         if (at >= until) {
           this.at = at;
           return false;
@@ -240,12 +183,7 @@ class Scanner {
         this.at = at;
         throw this.error();
       }
-      if (byte === Byte.Backslash) {
-        at = this.#skipEscape(at);
-        continue;
-      }
-      if (byte >= Byte.Delete) this.#isPlain = false;
-      at++;
+      at = byte === Byte.Backslash ? this.#skipEscape(at) : at + 1;
     }
     this.at = at + 1;
     return true;
@@ -289,41 +227,9 @@ function isDigit(byte: number | undefined): boolean {
   return byte !== undefined && byte >= Byte.Zero && byte <= Byte.Nine;
 }
 
-const NO_WORDS = new Int32Array(0);
-
-/** The first word with anything but printable ASCII that needs no escape in a string. */
-function passPlain(words: Int32Array, start: number, end: number): number {
-  let index = start;
-  while (index < end && areText(plainMarks(words[index] as number))) index++;
-  return index;
-}
-
-/** The first word with a quote, a backslash or a control byte. */
-function passText(words: Int32Array, start: number, end: number): number {
-  let index = start;
-  while (index < end && areText(textMarks(words[index] as number))) index++;
-  return index;
-}
-
-// The high bit of each byte marks a quote, a backslash or a byte below 0x20. It may also be set for the byte above such
-// a one, which is then examined by itself.
-function plainMarks(word: number): number {
-  // Marks only 0x7f and bytes from 0x80 on, which have the high bit themselves: no masking needed.
-  return (
-    ((word ^ 0x22222222) - 0x01010101) |
-    ((word ^ 0x5c5c5c5c) - 0x01010101) |
-    (word - 0x20202020) |
-    word |
-    (word + 0x01010101)
-  );
-}
-
-function textMarks(word: number): number {
-  return (
-    (((word ^ 0x22222222) - 0x01010101) | ((word ^ 0x5c5c5c5c) - 0x01010101) | (word - 0x20202020)) & ~word
-  );
-}
-
-function areText(marks: number): boolean {
-  return (marks & 0x80808080) === 0;
+/** True when no byte of a word is a quote, a backslash or below 0x20. It may be false for others, too. */
+function isText(word: number): boolean {
+  // Each difference sets the high bit of such a byte, and perhaps that of the byte above it.
+  const marks = ((word ^ 0x22222222) - 0x01010101) | ((word ^ 0x5c5c5c5c) - 0x01010101) | (word - 0x20202020);
+  return (marks & ~word & 0x80808080) === 0;
 }

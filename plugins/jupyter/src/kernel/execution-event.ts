@@ -1,6 +1,6 @@
 import { asciiJson } from "../json/ascii-json.js";
 import { beginningOf } from "../json/json-beginning.js";
-import { membersOf, membersOfLong, type RawJson } from "../json/raw-json.js";
+import { membersOf, membersOfLong } from "../json/raw-json.js";
 import type { KernelMessage } from "../transport/wire.js";
 
 export type ExecutionEvent =
@@ -8,14 +8,14 @@ export type ExecutionEvent =
   | {
       readonly type: "stdout" | "stderr";
       /** A JSON string. */
-      readonly text: RawJson;
+      readonly text: Buffer;
       /** ISO 8601 with an offset. */
       readonly timestamp: string;
     }
   | {
       readonly type: "result";
       /** By MIME type, in the kernel's order. */
-      readonly data: ReadonlyMap<string, RawJson>;
+      readonly data: ReadonlyMap<string, Buffer>;
       /** True for the value of the cell's last expression, false for a display. */
       readonly isMainResult: boolean;
     }
@@ -30,7 +30,7 @@ export async function eventOf(
 ): Promise<ExecutionEvent | undefined> {
   switch (message.type) {
     case "execute_input": {
-      const count = Number(membersOf(message.content).get("execution_count")?.bytes.toString("latin1"));
+      const count = Number(membersOf(message.content).get("execution_count")?.toString("latin1"));
       return Number.isSafeInteger(count)
         ? { type: "number_of_executions", executionCount: count }
         : undefined;
@@ -38,15 +38,15 @@ export async function eventOf(
     case "stream": {
       const members = await membersOfLong(message.content);
       const text = members.get("text");
-      const name = members.get("name")?.bytes.toString("latin1");
-      if (text?.bytes[0] !== QUOTE || (name !== '"stdout"' && name !== '"stderr"')) return undefined;
+      const name = members.get("name")?.toString("latin1");
+      if (text?.[0] !== QUOTE || (name !== '"stdout"' && name !== '"stderr"')) return undefined;
       return { type: name === '"stdout"' ? "stdout" : "stderr", text, timestamp: timestampOf(message) };
     }
     case "execute_result":
     case "display_data": {
       const data = (await membersOfLong(message.content)).get("data");
-      if (data?.bytes[0] !== OPEN_OBJECT) return undefined;
-      const values = await membersOfLong(data.bytes);
+      if (data?.[0] !== OPEN_OBJECT) return undefined;
+      const values = await membersOfLong(data);
       return { type: "result", data: values, isMainResult: message.type === "execute_result" };
     }
     case "error":
@@ -68,14 +68,14 @@ export async function errorIn(content: Buffer, maxErrorBytes: number): Promise<E
   };
 }
 
-function errorText(json: RawJson | undefined, mostBytes: number): string | undefined {
+function errorText(json: Buffer | undefined, mostBytes: number): string | undefined {
   if (json === undefined) return undefined;
-  const value = beginningOf(json.bytes, mostBytes);
+  const value = beginningOf(json, mostBytes);
   let text: string;
   if (typeof value === "string") text = value;
   else if (Array.isArray(value)) text = value.filter((frame) => typeof frame === "string").join("");
   else return undefined;
-  const leftBytes = json.bytes.length - mostBytes;
+  const leftBytes = json.length - mostBytes;
   return (leftBytes > 0 ? `${text}\n[truncated: ${leftBytes} more bytes]` : text).toWellFormed();
 }
 
@@ -88,7 +88,7 @@ export function syntheticError(name: string, value: string): ErrorEvent {
 export function noteEvent(text: string): ExecutionEvent {
   return {
     type: "stderr",
-    text: { bytes: Buffer.from(asciiJson(text)), isPlain: true },
+    text: Buffer.from(asciiJson(text)),
     timestamp: withOffset(new Date().toISOString()),
   };
 }

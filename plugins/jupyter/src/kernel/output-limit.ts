@@ -20,8 +20,8 @@ export async function* limitOutput(
 }
 
 function sizeOf(event: Extract<ExecutionEvent, { type: "stdout" | "stderr" | "result" }>): number {
-  if (event.type !== "result") return event.text.bytes.length;
+  if (event.type !== "result") return event.text.length;
   let size = 0;
-  for (const value of event.data.values()) size += value.bytes.length;
+  for (const value of event.data.values()) size += value.length;
   return size;
 }
