@@ -5,6 +5,7 @@ import {
   Sandboxes,
   size,
   Targets,
+  unlessAborted,
   WarmUps,
   type LiveSandbox,
 } from "@coppice/core";
@@ -20,7 +21,6 @@ import { Languages } from "./programs/languages.js";
 import { PORTS_OF_KERNEL, PortLeases } from "./programs/port-leases.js";
 import { pythonProgram } from "./programs/python-program.js";
 import { openTransport } from "./transport/transport.js";
-import { warmKernels } from "./contexts/warm-kernels.js";
 
 const LAST_PORT = 65_535;
 
@@ -178,7 +178,15 @@ export const plugin = definePlugin({
     sandboxes.onCreated((sandbox) => {
       if (isEager(sandbox)) void contexts.warm(sandbox);
     });
-    warmUps.add(warmKernels(contexts, isEager));
+    warmUps.add({
+      async prepare(sandbox, signal) {
+        signal.throwIfAborted();
+        const own = await contexts.of(sandbox);
+        // Work that continues after this is aborted ends with the sandbox.
+        await unlessAborted(signal, () => own.prepare({ withKernel: isEager(sandbox) }));
+      },
+      handOut: async (sandbox) => (await contexts.of(sandbox)).renewEnvironment(),
+    });
 
     mountCode(plugin.http("code", { errors: "e2b" }), {
       contexts,

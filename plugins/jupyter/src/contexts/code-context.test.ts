@@ -1,8 +1,9 @@
 import assert from "node:assert/strict";
 import { it } from "node:test";
 import { setTimeout as delay } from "node:timers/promises";
+import { Registry } from "prom-client";
 import { CodeContext } from "./code-context.js";
-import type { KernelMetrics } from "../kernel/kernel-metrics.js";
+import { kernelMetrics } from "../kernel/kernel-metrics.js";
 import { ScriptedKernel } from "../testing/scripted-kernel.js";
 
 it("a kernel that did not accept its environment gets it again", async () => {
@@ -12,6 +13,7 @@ it("a kernel that did not accept its environment gets it again", async () => {
   const context = new CodeContext({
     id: "context",
     language: "python",
+    isDefault: true,
     cwd: "/",
     zygote: undefined,
     sandbox,
@@ -23,7 +25,7 @@ it("a kernel that did not accept its environment gets it again", async () => {
     environment: () => environment,
     maxWaiting: 1,
     maxOutputBytes: 1,
-    metrics: new Proxy({}, { get: () => () => undefined }) as KernelMetrics,
+    metrics: kernelMetrics(new Registry()),
     kernelChanged: async () => undefined,
   });
   const ready = context.ready();

@@ -29,6 +29,8 @@ type Surroundings = Omit<KernelStart, "env">;
 interface CodeContextOptions extends Omit<Surroundings, "observer" | "onSilent" | "signal"> {
   readonly id: string;
   readonly language: string;
+  /** True for the context of its language where a client names none. */
+  readonly isDefault: boolean;
   /** Returns the complete environment of its kernels; called at each start. */
   readonly environment: () => Readonly<Record<string, string>>;
   readonly zygote: Zygote | undefined;
@@ -52,6 +54,7 @@ export class CodeContext implements KernelObserver {
   readonly id: string;
   readonly language: string;
   readonly cwd: string;
+  readonly isDefault: boolean;
   readonly #options: CodeContextOptions;
   readonly #turns = new Semaphore();
   readonly #removed = new AbortController();
@@ -66,6 +69,7 @@ export class CodeContext implements KernelObserver {
     this.id = options.id;
     this.language = options.language;
     this.cwd = options.cwd;
+    this.isDefault = options.isDefault;
     this.#options = options;
   }
 
@@ -117,7 +121,7 @@ export class CodeContext implements KernelObserver {
   reserveSlot(): Disposable {
     const { maxWaiting, metrics } = this.#options;
     if (this.#places > maxWaiting) {
-      metrics.executionRefused();
+      metrics.refused.inc();
       const message = `Context ${this.id} already has ${maxWaiting} executions waiting, which is the limit`;
       throw new SandboxError("execution_limit_reached", message);
     }
@@ -161,8 +165,8 @@ export class CodeContext implements KernelObserver {
         }
         isComplete = !signal.aborted;
       } finally {
-        const seconds = (performance.now() - startedMs) / 1000;
-        metrics.executionEnded(isComplete ? status : "interrupted", seconds);
+        metrics.executions.inc({ status: isComplete ? status : "interrupted" });
+        metrics.executionSeconds.observe((performance.now() - startedMs) / 1000);
       }
     } finally {
       release();
@@ -209,26 +213,26 @@ export class CodeContext implements KernelObserver {
   }
 
   /** Ends the kernel and all waiting executions. Safe to repeat. */
-  async remove(): Promise<void> {
-    this.#removed.abort(new SandboxError("context_removed", "the context was removed"));
+  remove(): Promise<void> {
     this.#observer?.removed();
-    const kernel = await this.#kernel?.catch(() => undefined);
-    await kernel?.close();
+    return this.#leave("close", new SandboxError("context_removed", "the context was removed"));
   }
 
   /** Like `remove`, without asking the kernel. */
-  async kill(): Promise<void> {
-    this.#removed.abort(new SandboxError("sandbox_ended_meanwhile", "the sandbox has ended"));
+  kill(): Promise<void> {
     this.#observer?.removed();
-    const kernel = await this.#kernel?.catch(() => undefined);
-    await kernel?.kill();
+    return this.#leave("kill", new SandboxError("sandbox_ended_meanwhile", "the sandbox has ended"));
   }
 
   /** Leaves the kernel to a later server; executions here end. */
-  async detach(): Promise<void> {
-    this.#removed.abort(new SandboxError("server_stopped", "the server stops"));
+  detach(): Promise<void> {
+    return this.#leave("detach", new SandboxError("server_stopped", "the server stops"));
+  }
+
+  async #leave(how: "close" | "kill" | "detach", reason: SandboxError): Promise<void> {
+    this.#removed.abort(reason);
     const kernel = await this.#kernel?.catch(() => undefined);
-    await kernel?.detach();
+    await kernel?.[how]();
   }
 
   async #usableKernel(): Promise<Kernel> {
@@ -264,14 +268,14 @@ export class CodeContext implements KernelObserver {
       kernel = forked ?? (await startKernel({ ...this.#surroundings, env }));
     } catch (error) {
       // In a removed sandbox no start is expected to succeed.
-      if (!this.#removed.signal.aborted) metrics.startFailed();
+      if (!this.#removed.signal.aborted) metrics.failedStarts.inc();
       throw error;
     }
-    metrics.kernelStarted(forked ? "forked" : "cold", (performance.now() - startedMs) / 1000);
+    metrics.startSeconds.observe({ how: forked ? "forked" : "cold" }, (performance.now() - startedMs) / 1000);
     // For the next kernel; not before, because it would take CPU time from this one.
     void zygote?.start();
     this.#environment = env;
-    if (this.#restartCause !== undefined) metrics.restarted(this.#restartCause);
+    if (this.#restartCause !== undefined) metrics.restarts.inc({ cause: this.#restartCause });
     return this.#entered(kernel);
   }
 
@@ -288,7 +292,7 @@ export class CodeContext implements KernelObserver {
       if (!(error instanceof SandboxError) || error.code !== "failed_precondition") throw error;
       this.#removed.signal.throwIfAborted();
       log.warn({ err: error }, "kernel could not be forked and is started");
-      metrics.zygoteFailed();
+      metrics.failedZygotes.inc();
       zygote?.disable();
       return undefined;
     }
@@ -297,7 +301,7 @@ export class CodeContext implements KernelObserver {
   async #adopt(process: Process, connection: KernelConnection): Promise<Kernel> {
     this.#observer?.starting();
     const kernel = await adoptKernel({ ...this.#surroundings, process, connection });
-    this.#options.metrics.kernelAdopted();
+    this.#options.metrics.adopted.inc();
     return this.#entered(kernel);
   }
 
@@ -305,8 +309,9 @@ export class CodeContext implements KernelObserver {
     const { metrics, kernelChanged } = this.#options;
     this.#restartCause = "died";
     this.#running = kernel;
+    metrics.kernels.inc();
     void kernel.gone.then(() => {
-      metrics.kernelEnded();
+      metrics.kernels.dec();
       if (this.#running !== kernel) return;
       this.#running = undefined;
       void kernelChanged();
@@ -317,7 +322,7 @@ export class CodeContext implements KernelObserver {
   }
 
   get #surroundings(): Surroundings {
-    const onSilent = (): void => this.#options.metrics.kernelSilent();
+    const onSilent = (): void => this.#options.metrics.silent.inc();
     return { ...this.#options, onSilent, observer: this, signal: this.#removed.signal };
   }
 }

@@ -43,6 +43,11 @@ interface CreateContext {
   readonly cwd?: string | undefined;
 }
 
+interface MakeContext extends CreateContext {
+  readonly language: string;
+  readonly isDefault: boolean;
+}
+
 interface Entry {
   readonly contexts: SandboxContexts;
   /** Settles when the last server's contexts have been adopted. */
@@ -129,7 +134,6 @@ export class SandboxContexts {
   readonly #options: CodeContextsOptions;
   readonly #contexts = new Map<string, CodeContext>();
   readonly #defaults = new Map<string, Promise<CodeContext>>();
-  readonly #defaultIds = new Set<string>();
   /** Undefined for a sandbox that does not outlive the server. */
   readonly notes: SandboxNotes | undefined;
   #zygote: Zygote | undefined;
@@ -148,16 +152,13 @@ export class SandboxContexts {
   async adopt(): Promise<void> {
     const { contexts } = (await this.notes?.read()) ?? { contexts: [] };
     const processes = await this.#kernelProcesses();
-    for (const { kernel, isDefault, ...known } of contexts) {
+    for (const { kernel, ...known } of contexts) {
       const context = await this.#contextOf(known).catch((error: unknown) => {
         this.#options.log.warn({ err: error, context: known.id }, "context cannot be taken over");
       });
       if (context === undefined) continue;
       this.#contexts.set(context.id, context);
-      if (isDefault) {
-        this.#defaultIds.add(context.id);
-        this.#defaults.set(context.language, Promise.resolve(context));
-      }
+      if (context.isDefault) this.#defaults.set(context.language, Promise.resolve(context));
       if (kernel === undefined) continue;
       const process = processes.get(kernel.id);
       if (process === undefined || (await hasEnded(process))) context.lost();
@@ -205,12 +206,7 @@ export class SandboxContexts {
     const name = languageNamed(language);
     let context = this.#defaults.get(name);
     if (context === undefined) {
-      context = this.#make(name, undefined).then(async (made) => {
-        this.#contexts.set(made.id, made);
-        this.#defaultIds.add(made.id);
-        await this.#note();
-        return made;
-      });
+      context = this.#make({ language: name, isDefault: true }).then((made) => this.#keep(made));
       this.#defaults.set(name, context);
       context.catch(() => this.#defaults.delete(name));
     }
@@ -219,7 +215,6 @@ export class SandboxContexts {
 
   /** Makes a context and starts its kernel. @throws SandboxError as `ready`; unimplemented, resource_exhausted. */
   async create({ language, cwd }: CreateContext): Promise<CodeContext> {
-    const name = languageNamed(language);
     const { maxContexts } = this.#options;
     if (this.#contexts.size + this.#creating >= maxContexts) {
       const text = `the sandbox already has ${maxContexts} contexts, which is the limit`;
@@ -227,7 +222,7 @@ export class SandboxContexts {
     }
     this.#creating++;
     try {
-      const context = await this.#make(name, cwd);
+      const context = await this.#make({ language: languageNamed(language), cwd, isDefault: false });
       const remove = (): void => void context.kill();
       this.#sandbox.ended.addEventListener("abort", remove, { once: true });
       try {
@@ -235,22 +230,23 @@ export class SandboxContexts {
       } finally {
         this.#sandbox.ended.removeEventListener("abort", remove);
       }
-      this.#contexts.set(context.id, context);
-      await this.#note();
-      return context;
+      return await this.#keep(context);
     } finally {
       this.#creating--;
     }
+  }
+
+  async #keep(context: CodeContext): Promise<CodeContext> {
+    this.#contexts.set(context.id, context);
+    await this.#note();
+    return context;
   }
 
   /** @throws SandboxError not_found with E2B's text. */
   async remove(id: string): Promise<void> {
     const context = this.get(id);
     this.#contexts.delete(id);
-    this.#defaultIds.delete(id);
-    for (const [language, made] of this.#defaults) {
-      if ((await made.catch(() => undefined)) === context) this.#defaults.delete(language);
-    }
+    if (context.isDefault) this.#defaults.delete(context.language);
     await Promise.all([this.#note(), context.remove()]);
   }
 
@@ -280,10 +276,13 @@ export class SandboxContexts {
   async #note(): Promise<void> {
     if (this.notes === undefined) return;
     await this.notes.update({
-      contexts: [...this.#contexts.values()].map((context) => {
-        const { id, language, cwd, connection } = context;
-        return { id, language, cwd, isDefault: this.#defaultIds.has(id), kernel: connection };
-      }),
+      contexts: [...this.#contexts.values()].map(({ id, language, cwd, isDefault, connection }) => ({
+        id,
+        language,
+        cwd,
+        isDefault,
+        kernel: connection,
+      })),
     });
   }
 
@@ -325,13 +324,13 @@ export class SandboxContexts {
     }
   }
 
-  async #make(language: string, cwd: string | undefined): Promise<CodeContext> {
+  async #make({ cwd = "", ...known }: MakeContext): Promise<CodeContext> {
     // Relative to the home of the sandbox's user, whichever account runs the kernel.
     const user = await this.#sandbox.runtime.user();
-    return this.#contextOf({ id: randomUUID(), language, cwd: resolveSandboxPath(cwd ?? "", user) });
+    return this.#contextOf({ id: randomUUID(), ...known, cwd: resolveSandboxPath(cwd, user) });
   }
 
-  async #contextOf(known: Pick<CodeContext, "id" | "language" | "cwd">): Promise<CodeContext> {
+  async #contextOf(known: Pick<CodeContext, "id" | "language" | "cwd" | "isDefault">): Promise<CodeContext> {
     const sandbox = this.#sandbox;
     const program = await this.#options.languages.programFor(known.language, sandbox.runtime);
     const user = await this.#user();

@@ -1,4 +1,5 @@
 import { posix } from "node:path";
+import { Readable } from "node:stream";
 import { writeKernelLabel } from "../programs/kernel-label.js";
 import { adoptKernelProcess, type KernelCommand, type KernelProcess } from "../programs/kernel-process.js";
 import type { InstalledKernel } from "../programs/kernel-program.js";
@@ -36,7 +37,10 @@ export async function startInstalledKernel(command: InstalledKernelCommand): Pro
   const seen = posix.relative(cwd, file);
   const [path = "", ...args] = program.argv.map((word) => word.replaceAll("{connection_file}", seen));
   try {
-    await sandbox.files.write(file, textOf(JSON.stringify(connection)), { user: user.name, mode: 0o600 });
+    await sandbox.files.write(file, Readable.from([Buffer.from(JSON.stringify(connection))]), {
+      user: user.name,
+      mode: 0o600,
+    });
     const process = await sandbox.spawn({
       path,
       args,
@@ -52,8 +56,4 @@ export async function startInstalledKernel(command: InstalledKernelCommand): Pro
     await giveBack();
     throw error;
   }
-}
-
-async function* textOf(text: string): AsyncGenerator<Uint8Array, void, undefined> {
-  yield Buffer.from(text);
 }

@@ -15,6 +15,15 @@ const connection = z.object({
   ports: kernelPorts,
 });
 
+/** Of Jupyter's clients: an open document and its kernel. */
+const session = z.object({
+  id: z.string(),
+  path: z.string(),
+  name: z.string(),
+  type: z.string(),
+  kernelId: z.string(),
+});
+
 const notes = z.object({
   /** Oldest first. */
   contexts: z.array(
@@ -26,19 +35,12 @@ const notes = z.object({
       kernel: connection.optional(),
     }),
   ),
-  /** Of Jupyter's clients. */
-  sessions: z.array(
-    z.object({
-      id: z.string(),
-      path: z.string(),
-      name: z.string(),
-      type: z.string(),
-      kernelId: z.string(),
-    }),
-  ),
+  sessions: z.array(session),
 });
 
 export type KernelConnection = z.infer<typeof connection>;
+
+export type NotebookSession = Readonly<z.infer<typeof session>>;
 
 /** Facts that a later server needs to adopt a sandbox's kernels. */
 export type Notes = z.infer<typeof notes>;
@@ -117,12 +119,11 @@ export class SandboxNotes {
   update(change: Partial<Notes>): Promise<void> {
     if (this.#isClosed) return this.#writing;
     this.#notes = { ...this.#notes, ...change };
-    this.#waiting ??= this.#writing.then(() => {
+    this.#writing = this.#waiting ??= this.#writing.then(() => {
       this.#waiting = undefined;
       return this.#write();
     });
-    this.#writing = this.#waiting;
-    return this.#waiting;
+    return this.#writing;
   }
 
   /** Writes the rest; afterwards the notes do not change. */

@@ -85,26 +85,15 @@ export class Kernel {
     started: KernelProcess,
     connection: KernelConnection,
   ): Promise<Kernel> {
-    const { sandbox, settings, signal } = surroundings;
-    let kernel: Kernel | undefined;
+    let kernel: Kernel;
     try {
-      const channels = settings.openChannels({
-        ports: started.ports,
-        address: sandbox.address,
-        dial: (port, dialSignal) => sandbox.dial(port, dialSignal),
-        identity: connection.session,
-        maxMessageBytes: settings.maxMessageBytes,
-        onLost: (channel) => {
-          if (kernel !== undefined) void kernel.#connectionLost(channel);
-        },
-      });
-      kernel = new Kernel(surroundings, started, { channels, connection });
+      kernel = new Kernel(surroundings, started, connection);
     } catch (error) {
       await killProgram(started.process);
       throw error;
     }
     try {
-      await kernel.#becomeReady(signal);
+      await kernel.#becomeReady(surroundings.signal);
       kernel.#listenToHeart(surroundings);
       return kernel;
     } catch (error) {
@@ -114,9 +103,9 @@ export class Kernel {
   }
 
   private constructor(
-    { program, settings, log, observer }: KernelSurroundings,
+    { sandbox, program, settings, log, observer }: KernelSurroundings,
     { process, outputTail }: KernelProcess,
-    { channels, connection }: { readonly channels: KernelChannels; readonly connection: KernelConnection },
+    connection: KernelConnection,
   ) {
     this.connection = connection;
     this.#process = process;
@@ -125,7 +114,14 @@ export class Kernel {
     this.#settings = settings;
     this.#log = log;
     this.#observer = observer;
-    this.#channels = channels;
+    this.#channels = settings.openChannels({
+      ports: connection.ports,
+      address: sandbox.address,
+      dial: (port, signal) => sandbox.dial(port, signal),
+      identity: connection.session,
+      maxMessageBytes: settings.maxMessageBytes,
+      onLost: (channel) => void this.#connectionLost(channel),
+    });
     const readings = (["shell", "control", "stdin"] as const).map((channel) => this.#readReplies(channel));
     for (const reading of [...readings, this.#readIopub()]) {
       reading.catch((error: unknown) => {

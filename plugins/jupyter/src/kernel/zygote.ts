@@ -130,16 +130,17 @@ export class Zygote {
     } catch (error) {
       if (this.#ended.signal.aborted) return;
       await this.#drop();
-      metrics.zygoteFailed();
+      metrics.failedZygotes.inc();
       log.warn({ err: error }, "zygote could not be started; kernels start by themselves");
     }
   }
 
   #enter(running: Running): void {
     this.#running = running;
-    this.#options.metrics.zygoteStarted();
+    const { zygotes } = this.#options.metrics;
+    zygotes.inc();
     void running.process.exit.then(() => {
-      this.#options.metrics.zygoteEnded();
+      zygotes.dec();
       if (this.#running === running) this.#running = undefined;
     });
   }

@@ -50,9 +50,8 @@ async function namesIn({ files }: Sandbox, directory: string): Promise<readonly 
 async function readSpec({ files }: Sandbox, directory: string, name: string): Promise<InstalledKernel> {
   await using file = await files.read(posix.join(directory, "kernel.json"));
   if (file.info.sizeBytes > MAX_SPEC_BYTES) throw new Error("its kernel.json is too large");
-  const pieces: Uint8Array[] = [];
-  for await (const piece of file.content({ length: MAX_SPEC_BYTES })) pieces.push(piece);
-  const spec = kernelSpecFile.parse(JSON.parse(Buffer.concat(pieces).toString("utf8")));
+  const content = Buffer.concat(await Array.fromAsync(file.content({ length: MAX_SPEC_BYTES })));
+  const spec = kernelSpecFile.parse(JSON.parse(content.toString("utf8")));
   return {
     name,
     displayName: spec.display_name ?? name,

@@ -40,7 +40,7 @@ export function channelsUpgrade(options: ChannelsUpgradeOptions): UpgradeHandler
   const serve = (socket: WebSocket, clients: KernelClients, { givenId, log }: Served): void => {
     const framing: Framing = socket.protocol === V1_PROTOCOL ? "v1" : "json";
     const client = new ClientSocket(socket, { framing, clock, settings });
-    metrics.connected();
+    metrics.connections.inc();
     // With a space, which clients' own ids cannot contain.
     const session = clients.connect(givenId ?? `anonymous ${++anonymous}`, client);
     socket.on("message", (data: RawData, isBinary: boolean) => {
@@ -48,7 +48,7 @@ export function channelsUpgrade(options: ChannelsUpgradeOptions): UpgradeHandler
         clients.accept(session, decodeFrame(data as Buffer, { framing, isBinary }));
       } catch (error) {
         if (error instanceof FrameError) {
-          metrics.refusedFrame();
+          metrics.refusedFrames.inc();
           client.close(CloseCode.InvalidData, error.message);
         } else {
           log.error({ err: error }, "a client's message failed");
@@ -57,7 +57,8 @@ export function channelsUpgrade(options: ChannelsUpgradeOptions): UpgradeHandler
       }
     });
     socket.once("close", () => {
-      metrics.disconnected(client.closedWith);
+      metrics.connections.dec();
+      if (client.closedWith === CloseCode.TryAgain) metrics.slowClients.inc();
       clients.disconnect(session, client, givenId !== undefined);
     });
   };
@@ -66,7 +67,7 @@ export function channelsUpgrade(options: ChannelsUpgradeOptions): UpgradeHandler
     const { target, url } = request;
     if (target === undefined) throw new SandboxError("sandbox_not_found", "the request names no sandbox");
     const kernels = await sandboxes.of(target.sandbox);
-    const context = kernelNamed(kernels, KERNEL_PATH.exec(url.pathname)?.[1]);
+    const context = kernelNamed(kernels, KERNEL_PATH.exec(url.pathname)?.[1] ?? "");
     const clients = kernels.clientsOf(context);
     const sessionId = url.searchParams.get("session_id") || undefined;
     if (sessionId !== undefined && (sessionId.length > MAX_SESSION_ID || /\s/.test(sessionId)))

@@ -32,8 +32,19 @@ export class FrameError extends Error {
 const MAX_HEADER_BYTES = 64 * 1024;
 const MAX_NAME = 256;
 const MAX_BUFFERS = 1024;
+
+interface Table {
+  /** Bytes of the number of offsets, and of each offset. */
+  readonly width: 4 | 8;
+  /** True where the last offset is the end of the last part. */
+  readonly hasEnd: boolean;
+  /** Number of offsets without buffers. */
+  readonly least: number;
+}
+
 /** Channel, header, parent header, metadata, content, and the end of the content. */
-const MIN_OFFSETS = 6;
+const V1_TABLE: Table = { width: 8, hasEnd: true, least: 6 };
+const JSON_TABLE: Table = { width: 4, hasEnd: false, least: 1 };
 const EMPTY_OBJECT = Buffer.from("{}");
 const OPEN_OBJECT = 0x7b;
 
@@ -43,7 +54,8 @@ export function decodeFrame(data: Buffer, { framing, isBinary }: DecodeOptions):
     if (!isBinary) throw new FrameError("a text frame under the binary subprotocol");
     return decodeV1(data);
   }
-  return isBinary ? decodeJsonWithBuffers(data) : decodeJson(data, []);
+  const [json = data, ...buffers] = isBinary ? partsOf(data, JSON_TABLE) : [];
+  return decodeJson(json, buffers);
 }
 
 export interface DecodeOptions {
@@ -57,11 +69,15 @@ export interface EncodedFrame {
 }
 
 export function encodeFrame(frame: ServerFrame, framing: Framing): EncodedFrame {
-  if (framing === "v1") return { data: encodeV1(frame), isBinary: true };
+  const { channel, header, parentHeader, metadata, content, buffers } = frame;
+  if (framing === "v1") {
+    const parts = [Buffer.from(channel), header, parentHeader, metadata, content, ...buffers];
+    return { data: joined(parts, V1_TABLE), isBinary: true };
+  }
   const json = encodeJson(frame);
-  return frame.buffers.length === 0
+  return buffers.length === 0
     ? { data: json, isBinary: false }
-    : { data: withBuffers(json, frame.buffers), isBinary: true };
+    : { data: joined([json, ...buffers], JSON_TABLE), isBinary: true };
 }
 
 /** True for one JSON object in valid UTF-8 of a reasonable depth. */
@@ -75,47 +91,48 @@ export function isJsonObject(part: Buffer): boolean {
   }
 }
 
-function decodeV1(data: Buffer): ClientFrame {
-  const count = readOffset(data, 0);
-  if (count < MIN_OFFSETS || count > MIN_OFFSETS + MAX_BUFFERS)
-    throw new FrameError("a wrong number of parts");
-  const parts: Buffer[] = [];
-  let start = readOffset(data, 1);
-  if (start < 8 * (count + 1)) throw new FrameError("an offset inside the table");
-  for (let index = 2; index <= count; index++) {
-    const end = readOffset(data, index);
+/** The parts that follow a table of their offsets. */
+function partsOf(data: Buffer, { width, hasEnd, least }: Table): Buffer[] {
+  const read = (index: number): number => {
+    if (data.length < width * (index + 1)) throw new FrameError("a table that is cut off");
+    if (width === 4) return data.readUInt32BE(4 * index);
+    // Beyond any frame; JavaScript cannot represent all larger numbers exactly.
+    const offset = data.readBigUInt64LE(8 * index);
+    if (offset > 0xffff_ffffn) throw new FrameError("an offset beyond the end");
+    return Number(offset);
+  };
+  const count = read(0);
+  if (count < least || count > least + MAX_BUFFERS) throw new FrameError("a wrong number of parts");
+  const starts = Array.from({ length: count }, (_, index) => read(index + 1));
+  const ends = [...starts.slice(1), ...(hasEnd ? [] : [data.length])];
+  return ends.map((end, index) => {
+    const start = starts[index] ?? 0;
+    if (start < width * (count + 1)) throw new FrameError("an offset inside the table");
     if (end < start || end > data.length) throw new FrameError("an offset out of order");
-    parts.push(data.subarray(start, end));
-    start = end;
-  }
-  const [channel, header, parentHeader, metadata, content, ...buffers] = parts;
-  if (!channel || !header || !parentHeader || !metadata || !content) throw new FrameError("missing parts");
-  return checked(channel.toString("latin1"), { header, parentHeader, metadata, content, buffers });
-}
-
-function readOffset(data: Buffer, index: number): number {
-  if (data.length < 8 * (index + 1)) throw new FrameError("a table that is cut off");
-  const offset = data.readBigUInt64LE(8 * index);
-  // Beyond any frame; JavaScript cannot represent all larger numbers exactly.
-  if (offset > 0xffff_ffffn) throw new FrameError("an offset beyond the end");
-  return Number(offset);
-}
-
-function decodeJsonWithBuffers(data: Buffer): ClientFrame {
-  if (data.length < 4) throw new FrameError("a table that is cut off");
-  const count = data.readUInt32BE(0);
-  if (count < 1 || count > MAX_BUFFERS + 1 || data.length < 4 * (count + 1))
-    throw new FrameError("a wrong number of parts");
-  const offsets = Array.from({ length: count }, (_, index) => data.readUInt32BE(4 * (index + 1)));
-  const parts = offsets.map((start, index) => {
-    const end = offsets[index + 1] ?? data.length;
-    if (start < 4 * (count + 1) || end < start || end > data.length)
-      throw new FrameError("an offset out of order");
     return data.subarray(start, end);
   });
-  const [json, ...buffers] = parts;
-  if (json === undefined) throw new FrameError("missing parts");
-  return decodeJson(json, buffers);
+}
+
+function joined(parts: readonly Buffer[], { width, hasEnd }: Table): Buffer {
+  const count = parts.length + (hasEnd ? 1 : 0);
+  const table = Buffer.alloc(width * (count + 1));
+  const write = (value: number, index: number): void => {
+    if (width === 4) table.writeUInt32BE(value, 4 * index);
+    else table.writeBigUInt64LE(BigInt(value), 8 * index);
+  };
+  write(count, 0);
+  let offset = table.length;
+  for (let index = 0; index < count; index++) {
+    write(offset, index + 1);
+    offset += parts[index]?.length ?? 0;
+  }
+  return Buffer.concat([table, ...parts], offset);
+}
+
+function decodeV1(data: Buffer): ClientFrame {
+  const [channel, header, parentHeader, metadata, content, ...buffers] = partsOf(data, V1_TABLE);
+  if (!channel || !header || !parentHeader || !metadata || !content) throw new FrameError("missing parts");
+  return checked(channel.toString("latin1"), { header, parentHeader, metadata, content, buffers });
 }
 
 function decodeJson(json: Buffer, buffers: readonly Buffer[]): ClientFrame {
@@ -127,11 +144,11 @@ function decodeJson(json: Buffer, buffers: readonly Buffer[]): ClientFrame {
     throw new FrameError("a text that is no JSON object", { cause: error });
   }
   const partOf = (name: string): Buffer => {
-    const part = members.get(name)?.bytes;
+    const part = members.get(name);
     // Some clients send null for a missing parent.
     return part === undefined || part.equals(NULL) ? EMPTY_OBJECT : part;
   };
-  const channel = members.get("channel")?.bytes;
+  const channel = members.get("channel");
   return checked(channel === undefined ? "shell" : channelIn(channel), {
     header: partOf("header"),
     parentHeader: partOf("parent_header"),
@@ -170,19 +187,6 @@ function textIn(fields: object, name: string): string | undefined {
   return value;
 }
 
-function encodeV1({ channel, header, parentHeader, metadata, content, buffers }: ServerFrame): Buffer {
-  const parts = [Buffer.from(channel), header, parentHeader, metadata, content, ...buffers];
-  const table = Buffer.alloc(8 * (parts.length + 2));
-  table.writeBigUInt64LE(BigInt(parts.length + 1), 0);
-  let offset = table.length;
-  table.writeBigUInt64LE(BigInt(offset), 8);
-  parts.forEach((part, index) => {
-    offset += part.length;
-    table.writeBigUInt64LE(BigInt(offset), 8 * (index + 2));
-  });
-  return Buffer.concat([table, ...parts], offset);
-}
-
 function encodeJson({ channel, id, type, header, parentHeader, metadata, content }: ServerFrame): Buffer {
   return Buffer.concat([
     Buffer.from('{"header": '),
@@ -196,16 +200,4 @@ function encodeJson({ channel, id, type, header, parentHeader, metadata, content
     content,
     Buffer.from(`, "buffers": [], "channel": "${channel}"}`),
   ]);
-}
-
-function withBuffers(json: Buffer, buffers: readonly Buffer[]): Buffer {
-  const parts = [json, ...buffers];
-  const table = Buffer.alloc(4 * (parts.length + 1));
-  table.writeUInt32BE(parts.length, 0);
-  let offset = table.length;
-  parts.forEach((part, index) => {
-    table.writeUInt32BE(offset, 4 * (index + 1));
-    offset += part.length;
-  });
-  return Buffer.concat([table, ...parts], offset);
 }

@@ -11,7 +11,8 @@ import type { CodeContext } from "../contexts/code-context.js";
 import { SANDBOX_PREFIX } from "./jupyter-access.js";
 import { ownSpecOf, specNameOf, specOf } from "./kernel-specs.js";
 import { UnknownLanguageError, type Languages } from "../programs/languages.js";
-import type { JupyterSandboxes, NotebookSession, SandboxKernels } from "./sandbox-kernels.js";
+import type { NotebookSession } from "../kernel/kernel-notes.js";
+import type { JupyterSandboxes, SandboxKernels } from "./sandbox-kernels.js";
 
 interface JupyterRoutesOptions {
   readonly sandboxes: JupyterSandboxes;
@@ -44,12 +45,13 @@ const sessionBody = z
 /** Reported version of Jupyter Server. */
 const SERVER_VERSION = "2.14.0";
 
+type RouteContext = Parameters<Parameters<Router["use"]>[0]>[0];
+
 /** Jupyter's REST interface to the kernels of a sandbox: at the root where the sandbox is known, and below its path. */
 export function mountJupyter(
   router: Router,
   { sandboxes, languages, maxBodyBytes }: JupyterRoutesOptions,
 ): void {
-  const kernelsOf = (ctx: RequestCarrier): Promise<SandboxKernels> => sandboxes.of(targetOf(ctx));
   const specsOf = async (ctx: RequestCarrier) => [
     ...languages.own.map(ownSpecOf),
     ...(await languages.installed(targetOf(ctx).runtime)).map(specOf),
@@ -59,14 +61,30 @@ export function mountJupyter(
   for (const prefix of ["", SANDBOX_PREFIX]) {
     const at = (path: string): string => `${prefix}/api${path}`;
 
+    /** @param answer its result is the body; without one the status is 204. */
+    const route = (
+      method: "get" | "post" | "patch" | "delete",
+      path: string,
+      answer: (
+        kernels: SandboxKernels,
+        ctx: RouteContext,
+        id: string,
+      ) => object | void | Promise<object | void>,
+    ): void => {
+      router[method](at(path), async (ctx) => {
+        const body = await answer(await sandboxes.of(targetOf(ctx)), ctx, ctx.params["id"] ?? "");
+        if (body === undefined) ctx.status = 204;
+        else ctx.body = body;
+      });
+    };
+
     router.get(at(""), (ctx) => {
       ctx.body = { version: SERVER_VERSION };
     });
 
-    router.get(at("/status"), async (ctx) => {
-      const kernels = await kernelsOf(ctx);
+    route("get", "/status", async (kernels) => {
       const models = (await kernels.list()).map((context) => kernelModel(kernels, context));
-      ctx.body = {
+      return {
         started: new Date(kernels.startedAtMs).toISOString(),
         last_activity: models.map((model) => model.last_activity).reduce((a, b) => (a > b ? a : b)),
         connections: models.reduce((sum, model) => sum + model.connections, 0),
@@ -88,51 +106,37 @@ export function mountJupyter(
       ctx.body = spec;
     });
 
-    router.get(at("/kernels"), async (ctx) => {
-      const kernels = await kernelsOf(ctx);
-      ctx.body = (await kernels.list()).map((context) => kernelModel(kernels, context));
-    });
+    route("get", "/kernels", async (kernels) =>
+      (await kernels.list()).map((context) => kernelModel(kernels, context)),
+    );
 
-    router.post(at("/kernels"), async (ctx) => {
-      const kernels = await kernelsOf(ctx);
+    route("post", "/kernels", async (kernels, ctx) => {
       const { name, path } = await readJsonBody(ctx.req, startKernelBody, bodyOptions);
       const context = await starting(() => kernels.start(name ?? undefined, path ?? undefined));
       ctx.status = 201;
       ctx.set("location", `${rootOf(ctx.path, "/api/kernels")}/api/kernels/${context.id}`);
-      ctx.body = kernelModel(kernels, context);
+      return kernelModel(kernels, context);
     });
 
-    router.get(at("/kernels/:id"), async (ctx) => {
-      const kernels = await kernelsOf(ctx);
-      ctx.body = kernelModel(kernels, kernelNamed(kernels, ctx.params["id"]));
-    });
+    route("get", "/kernels/:id", (kernels, _, id) => kernelModel(kernels, kernelNamed(kernels, id)));
 
-    router.delete(at("/kernels/:id"), async (ctx) => {
-      const kernels = await kernelsOf(ctx);
-      await kernels.remove(kernelNamed(kernels, ctx.params["id"]).id);
-      ctx.status = 204;
-    });
+    route("delete", "/kernels/:id", (kernels, _, id) => kernels.remove(kernelNamed(kernels, id).id));
 
-    router.post(at("/kernels/:id/interrupt"), async (ctx) => {
-      const kernels = await kernelsOf(ctx);
-      await kernels.clientsOf(kernelNamed(kernels, ctx.params["id"])).interrupt();
-      ctx.status = 204;
-    });
+    route("post", "/kernels/:id/interrupt", (kernels, _, id) =>
+      kernels.clientsOf(kernelNamed(kernels, id)).interrupt(),
+    );
 
-    router.post(at("/kernels/:id/restart"), async (ctx) => {
-      const kernels = await kernelsOf(ctx);
-      const context = kernelNamed(kernels, ctx.params["id"]);
+    route("post", "/kernels/:id/restart", async (kernels, _, id) => {
+      const context = kernelNamed(kernels, id);
       await starting(() => kernels.clientsOf(context).restart());
-      ctx.body = kernelModel(kernels, context);
+      return kernelModel(kernels, context);
     });
 
-    router.get(at("/sessions"), async (ctx) => {
-      const kernels = await kernelsOf(ctx);
-      ctx.body = kernels.sessions().map((session) => sessionModel(kernels, session));
-    });
+    route("get", "/sessions", (kernels) =>
+      kernels.sessions().map((session) => sessionModel(kernels, session)),
+    );
 
-    router.post(at("/sessions"), async (ctx) => {
-      const kernels = await kernelsOf(ctx);
+    route("post", "/sessions", async (kernels, ctx) => {
       const body = await readJsonBody(ctx.req, sessionBody, bodyOptions);
       const { path, name = "", type = "notebook" } = body;
       if (path === undefined)
@@ -140,34 +144,26 @@ export function mountJupyter(
       const session = await starting(() => kernels.open({ ...body, path, name, type }));
       ctx.status = 201;
       ctx.set("location", `${rootOf(ctx.path, "/api/sessions")}/api/sessions/${session.id}`);
-      ctx.body = sessionModel(kernels, session);
+      return sessionModel(kernels, session);
     });
 
-    router.get(at("/sessions/:id"), async (ctx) => {
-      const kernels = await kernelsOf(ctx);
-      ctx.body = sessionModel(kernels, kernels.session(ctx.params["id"] ?? ""));
-    });
+    route("get", "/sessions/:id", (kernels, _, id) => sessionModel(kernels, kernels.session(id)));
 
-    router.patch(at("/sessions/:id"), async (ctx) => {
-      const kernels = await kernelsOf(ctx);
+    route("patch", "/sessions/:id", async (kernels, ctx, id) => {
       const body = await readJsonBody(ctx.req, sessionBody, bodyOptions);
-      const session = await starting(() => kernels.change(ctx.params["id"] ?? "", body));
-      ctx.body = sessionModel(kernels, session);
+      return sessionModel(kernels, await starting(() => kernels.change(id, body)));
     });
 
-    router.delete(at("/sessions/:id"), async (ctx) => {
-      await (await kernelsOf(ctx)).close(ctx.params["id"] ?? "");
-      ctx.status = 204;
-    });
+    route("delete", "/sessions/:id", (kernels, _, id) => kernels.close(id));
   }
 }
 
 /** The context with that id. @throws SandboxError not_found in Jupyter's words. */
-export function kernelNamed(kernels: SandboxKernels, id: string | undefined): CodeContext {
+export function kernelNamed(kernels: SandboxKernels, id: string): CodeContext {
   try {
-    return kernels.get(id ?? "");
+    return kernels.get(id);
   } catch (error) {
-    const text = `Kernel does not exist: ${(id ?? "").slice(0, 100)}`;
+    const text = `Kernel does not exist: ${id.slice(0, 100)}`;
     throw new SandboxError("kernel_not_found", text, { cause: error });
   }
 }

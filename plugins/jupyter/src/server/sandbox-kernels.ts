@@ -3,6 +3,7 @@ import { posix } from "node:path";
 import { resolveSandboxPath, SandboxError, type Clock, type LiveSandbox, type Logger } from "@coppice/core";
 import type { CodeContext } from "../contexts/code-context.js";
 import type { CodeContexts, SandboxContexts } from "../contexts/code-contexts.js";
+import type { NotebookSession } from "../kernel/kernel-notes.js";
 import type { JupyterServerSettings } from "./jupyter-server-config.js";
 import { KernelClients } from "./kernel-clients.js";
 
@@ -13,15 +14,6 @@ interface SandboxKernelsOptions {
   readonly log: Logger;
 }
 
-/** An open document and its kernel. */
-export interface NotebookSession {
-  readonly id: string;
-  readonly path: string;
-  readonly name: string;
-  readonly type: string;
-  readonly kernelId: string;
-}
-
 interface StartSession extends Pick<NotebookSession, "path" | "name" | "type"> {
   /** A running kernel; a new one when undefined. */
   readonly kernelId: string | undefined;
@@ -30,10 +22,10 @@ interface StartSession extends Pick<NotebookSession, "path" | "name" | "type"> {
 
 type ChangeSession = { readonly [K in keyof StartSession]?: StartSession[K] | undefined };
 
-/** The Jupyter side of every sandbox, dropped with it. */
+/** The Jupyter side of every sandbox. */
 export class JupyterSandboxes {
   readonly #options: SandboxKernelsOptions;
-  readonly #sandboxes = new Map<LiveSandbox, SandboxKernels>();
+  readonly #sandboxes = new WeakMap<LiveSandbox, SandboxKernels>();
 
   constructor(options: SandboxKernelsOptions) {
     this.#options = options;
@@ -48,7 +40,6 @@ export class JupyterSandboxes {
     if (kernels === undefined) {
       kernels = new SandboxKernels(sandbox, contexts, this.#options);
       this.#sandboxes.set(sandbox, kernels);
-      sandbox.ended.addEventListener("abort", () => this.#sandboxes.delete(sandbox), { once: true });
     }
     return kernels;
   }
