@@ -39,13 +39,13 @@ const realExit = process.exit.bind(process);
 
 // --- standard streams ---
 
-function outputStream(stream, fd) {
+function outputStream(fd) {
   const output = new Writable();
   output.fd = fd;
   // Node's own write keeps a state, which an interrupt in the middle would break permanently.
   output.write = (chunk, ...rest) => {
     const encoding = typeof rest[0] === "string" ? rest[0] : "utf8";
-    ring.write(stream, typeof chunk === "string" ? Buffer.from(chunk, encoding) : chunk);
+    ring.write(fd, typeof chunk === "string" ? Buffer.from(chunk, encoding) : chunk);
     const written = rest.at(-1);
     if (typeof written === "function") process.nextTick(written);
     return true;
@@ -53,15 +53,8 @@ function outputStream(stream, fd) {
   return output;
 }
 
-for (const [name, stream] of [
-  ["stdout", 1],
-  ["stderr", 2],
-]) {
-  Object.defineProperty(process, name, {
-    value: outputStream(stream, stream),
-    configurable: true,
-    enumerable: true,
-  });
+for (const [name, fd] of Object.entries({ stdout: 1, stderr: 2 })) {
+  Object.defineProperty(process, name, { value: outputStream(fd), configurable: true, enumerable: true });
 }
 // The debugger's console, which is Node's default, keeps the logged values in memory.
 globalThis.console = new Console({ stdout: process.stdout, stderr: process.stderr });
@@ -75,11 +68,8 @@ const timers = require("node:timers");
 const timersPromises = require("node:timers/promises");
 const noCell = new AbortController();
 
-for (const [name, cancel] of [
-  ["setTimeout", clearTimeout],
-  ["setInterval", clearInterval],
-  ["setImmediate", clearImmediate],
-]) {
+const CANCELLING = { setTimeout: clearTimeout, setInterval: clearInterval, setImmediate: clearImmediate };
+for (const [name, cancel] of Object.entries(CANCELLING)) {
   const original = globalThis[name];
   const started = (callback, ...parameters) => {
     const cell = current;
@@ -146,17 +136,13 @@ function importer() {
   const { emitWarning } = process;
   process.emitWarning = () => undefined;
   try {
-    return importFunction();
+    return new vm.Script("(specifier, options) => import(specifier, options)", {
+      filename: join(process.cwd(), "cell.mjs"),
+      importModuleDynamically: vm.constants?.USE_MAIN_CONTEXT_DEFAULT_LOADER,
+    }).runInThisContext();
   } finally {
     process.emitWarning = emitWarning;
   }
-}
-
-function importFunction() {
-  return new vm.Script("(specifier, options) => import(specifier, options)", {
-    filename: join(process.cwd(), "cell.mjs"),
-    importModuleDynamically: vm.constants?.USE_MAIN_CONTEXT_DEFAULT_LOADER,
-  }).runInThisContext();
 }
 const hidden = (value) => ({ value, configurable: true, writable: true, enumerable: false });
 Object.defineProperties(globalThis, {
@@ -252,19 +238,14 @@ function interrupt(cell) {
   running.interrupted.abort();
 }
 
-const INTERRUPTED = {
-  ename: "Interrupted",
-  evalue: "the execution was interrupted",
-  traceback: ["Interrupted: the execution was interrupted"],
-};
-
-const UNSETTLED = {
-  ename: "Error",
-  evalue: "nothing is left that could settle what the cell awaits",
-  traceback: ["Error: nothing is left that could settle what the cell awaits"],
-};
-
 // --- errors ---
+
+const INTERRUPTED = plainError("Interrupted", "the execution was interrupted");
+const UNSETTLED = plainError("Error", "nothing is left that could settle what the cell awaits");
+
+function plainError(ename, evalue) {
+  return { ename, evalue, traceback: [`${ename}: ${evalue}`] };
+}
 
 function errorFields(thrown, running, place) {
   const isError = thrown instanceof Error || typeof thrown?.stack === "string";

@@ -8,7 +8,7 @@ const { listen } = load("zmtp");
 const { reader } = load("output-ring");
 const { sourceReader } = load("source");
 
-const DELIMITER = "<IDS|MSG>";
+const DELIMITER = Buffer.from("<IDS|MSG>");
 const MAX_PIECE = 256 * 1024;
 const INTERRUPT_WAIT_MS = 1000;
 // Number of cancelled requests to remember that have not arrived yet.
@@ -48,7 +48,7 @@ function frames(type, content, parent, identities = []) {
   const parts = [JSON.stringify(header), JSON.stringify(parent ?? {}), "{}", text].map((part) =>
     Buffer.from(part),
   );
-  return [...identities, Buffer.from(DELIMITER), Buffer.from(signature(parts)), ...parts];
+  return [...identities, DELIMITER, Buffer.from(signature(parts)), ...parts];
 }
 
 function signature(parts) {
@@ -59,13 +59,13 @@ function signature(parts) {
 
 /** A request, or undefined when the signature is wrong. */
 function parse(message) {
-  const start = message.findIndex((frame) => frame.equals(Buffer.from(DELIMITER)));
+  const start = message.findIndex((frame) => frame.equals(DELIMITER));
   const [signed, ...parts] = message.slice(start + 1);
   if (start < 0 || parts.length < 4) return undefined;
   const expected = Buffer.from(signature(parts.slice(0, 4)));
   if (signed.length !== expected.length || !timingSafeEqual(signed, expected)) return undefined;
   const [header, , metadata, content] = parts.slice(0, 4).map((part) => JSON.parse(part.toString("utf8")));
-  return { header, metadata, content };
+  return { identities: message.slice(0, start), header, metadata, content };
 }
 
 /** Resolves when every reader can take more. */
@@ -275,7 +275,6 @@ function remember(idOrSession) {
 // --- requests ---
 
 const INFO = {
-  status: "ok",
   protocol_version: "5.3",
   implementation: "coppice-javascript",
   implementation_version: "1.0",
@@ -290,42 +289,23 @@ const INFO = {
   supported_features: [],
 };
 
+/** The replies to requests, beside their status. */
 const ANSWERS = {
-  kernel_info_request: () => ({ kernel_info_reply: INFO }),
-  complete_request: ({ cursor_pos }) => ({
-    complete_reply: {
-      status: "ok",
-      matches: [],
-      cursor_start: cursor_pos,
-      cursor_end: cursor_pos,
-      metadata: {},
-    },
-  }),
-  inspect_request: () => ({ inspect_reply: { status: "ok", found: false, data: {}, metadata: {} } }),
-  is_complete_request: () => ({ is_complete_reply: { status: "unknown" } }),
-  history_request: () => ({ history_reply: { status: "ok", history: [] } }),
-  comm_info_request: () => ({ comm_info_reply: { status: "ok", comms: {} } }),
-  shutdown_request: ({ restart }) => ({ shutdown_reply: { status: "ok", restart: restart === true } }),
-  interrupt_request: async () => {
-    await interrupt();
-    return { interrupt_reply: { status: "ok" } };
-  },
-  cancel_request: async (content) => ({
-    cancel_reply: { status: "ok", is_running: await cancel(content) },
-  }),
+  kernel_info_request: () => INFO,
+  complete_request: ({ cursor_pos: at }) => ({ matches: [], cursor_start: at, cursor_end: at, metadata: {} }),
+  inspect_request: () => ({ found: false, data: {}, metadata: {} }),
+  is_complete_request: () => ({ status: "unknown" }),
+  history_request: () => ({ history: [] }),
+  comm_info_request: () => ({ comms: {} }),
+  shutdown_request: ({ restart }) => ({ restart: restart === true }),
+  interrupt_request: () => interrupt(),
+  cancel_request: async (content) => ({ is_running: await cancel(content) }),
 };
 
 async function answer(message, peer) {
-  const identities = message.slice(
-    0,
-    Math.max(
-      0,
-      message.findIndex((frame) => frame.equals(Buffer.from(DELIMITER))),
-    ),
-  );
   const request = parse(message);
   if (request === undefined) return;
-  const { header: parent, content, metadata } = request;
+  const { identities, header: parent, content, metadata } = request;
   if (parent.msg_type === "execute_request") {
     const execution = { parent, content, metadata, peer, identities };
     if (cancelled.has(parent.msg_id) || cancelled.has(parent.session)) {
@@ -339,8 +319,8 @@ async function answer(message, peer) {
   const known = Object.hasOwn(ANSWERS, parent.msg_type) ? ANSWERS[parent.msg_type] : undefined;
   if (known === undefined) return;
   await publish("status", { execution_state: "busy" }, parent);
-  for (const [type, reply] of Object.entries(await known(content)))
-    peer.send(frames(type, reply, parent, identities));
+  const reply = { status: "ok", ...(await known(content)) };
+  peer.send(frames(parent.msg_type.replace(/request$/, "reply"), reply, parent, identities));
   await publish("status", { execution_state: "idle" }, parent);
   if (parent.msg_type === "shutdown_request") {
     debuggerSession.disconnect();

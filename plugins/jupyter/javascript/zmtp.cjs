@@ -74,59 +74,49 @@ function readyCommand(type) {
 
 /** Parses bytes and calls `receive` for each whole message. */
 function parser(type, peer, receive) {
-  let chunks = [];
-  let size = 0;
-  let needed = 64;
-  let isGreeted = false;
-  let flags;
-  let frames = [];
+  let chunk;
+  let at = 0;
+  const steps = parse();
+  steps.next();
 
-  function take(count) {
-    const all = chunks.length === 1 ? chunks[0] : Buffer.concat(chunks);
-    chunks = all.length > count ? [all.subarray(count)] : [];
-    size -= count;
-    return all.subarray(0, count);
+  function* take(size) {
+    const bytes = Buffer.allocUnsafe(size);
+    for (let filled = 0; filled < size;) {
+      if (at === chunk.length) yield;
+      const taken = chunk.copy(bytes, filled, at);
+      filled += taken;
+      at += taken;
+    }
+    return bytes;
   }
 
-  function frameEnded(body) {
-    if (flags & COMMAND) {
-      if (body.toString("latin1", 1, 6) === "READY") peer.isReady = true;
-      return;
+  function* parse() {
+    yield;
+    yield* take(GREETING.length);
+    peer.socket.write(readyCommand(type));
+    let frames = [];
+    for (;;) {
+      const [flags] = yield* take(1);
+      const [short] = flags & LONG ? [] : yield* take(1);
+      const size = short ?? Number((yield* take(8)).readBigUInt64BE());
+      if (size > MAX_FRAME) throw new Error("a giant frame");
+      const body = yield* take(size);
+      if (flags & COMMAND) {
+        if (body.toString("latin1", 1, 6) === "READY") peer.isReady = true;
+        continue;
+      }
+      frames.push(body);
+      if (frames.length > MAX_FRAMES) throw new Error("too many frames");
+      if (flags & MORE) continue;
+      receive(frames, peer);
+      frames = [];
     }
-    frames.push(body);
-    if (frames.length > MAX_FRAMES) throw new Error("too many frames");
-    if (flags & MORE) return;
-    const message = frames;
-    frames = [];
-    receive(message, peer);
   }
 
   return (data) => {
-    chunks.push(data);
-    size += data.length;
-    while (size >= needed) {
-      if (!isGreeted) {
-        take(64);
-        isGreeted = true;
-        peer.socket.write(readyCommand(type));
-        needed = 2;
-      } else if (flags === undefined) {
-        const [first, second] = chunks[0].length >= 2 ? chunks[0] : Buffer.concat(chunks);
-        if (first & LONG && size < 9) {
-          needed = 9;
-          return;
-        }
-        const head = take(first & LONG ? 9 : 2);
-        flags = first;
-        needed = first & LONG ? Number(head.readBigUInt64BE(1)) : second;
-        if (needed > MAX_FRAME) throw new Error("a giant frame");
-      } else {
-        const body = needed === 0 ? Buffer.alloc(0) : take(needed);
-        frameEnded(body);
-        flags = undefined;
-        needed = 2;
-      }
-    }
+    chunk = data;
+    at = 0;
+    steps.next();
   };
 }
 

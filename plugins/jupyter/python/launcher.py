@@ -2,22 +2,9 @@
 
 The server sends this file and its neighbours over stdin (nothing of them is stored in the sandbox),
 where they are modules named `coppice_<file>`, and calls `run`. It works on ipykernel 6.17 and 7 and
-differs from `python -m ipykernel_launcher` in what it mends:
-
-- ports are chosen by the kernel and reported as one line of JSON on the original stdout, so there is
-  no connection file, no race for a port, and no key on disk;
-- iopub never drops a message: it waits for a slow reader;
-- one message carries a bounded piece of output, whatever was printed at once, and of a value or an error no
-  more than the server takes;
-- a stdout that user code replaced and closed costs no other cell its output, nor its end;
-- an exception group has a traceback;
-- what child processes write is decoded piecewise, so that a character on the edge of a read neither
-  stops the capture nor becomes a replacement character;
-- a lone surrogate, in whatever text, costs that character and not the text or the error around it;
-- what `%pip install` adds can be imported at once, also where it is the first package of the user;
-- a NaN or an infinity in a displayed value is null, as JSON has neither;
-- what cells print and show is not kept, as IPython 9 does;
-- nothing is written to the user's home.
+differs from `python -m ipykernel_launcher` in what the classes below mend. Beside that, ports are chosen by the
+kernel and reported as one line of JSON on the original stdout, so there is no connection file, no race for a port, and
+no key on disk; and nothing is written to the user's home.
 """
 
 import builtins
@@ -105,6 +92,7 @@ _json = json.JSONEncoder(default=json_default, ensure_ascii=False, allow_nan=Fal
 
 
 def _finite(value):
+    """The value with None for each NaN and infinity, which JSON lacks."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
@@ -142,19 +130,16 @@ class PiecewiseSession(Session):
         message = msg_or_type if isinstance(msg_or_type, dict) else None
         whole = message["content"] if message else content
         kind = message["header"]["msg_type"] if message else msg_or_type
+        text = whole.get("text") if kind == "stream" and isinstance(whole, dict) else None
+        if isinstance(text, str) and len(text) > PIECE:
+            header = message["parent_header"] if message else parent
+            for start in range(0, len(text), PIECE):
+                piece = {"name": whole["name"], "text": text[start : start + PIECE]}
+                sent = super().send(stream, "stream", piece, header, *places, **options)
+            return sent
         fitting = self._fitting(kind, whole)
-        if fitting is not whole:
-            what = {**message, "content": fitting} if message else kind
-            return super().send(stream, what, fitting, parent, *places, **options)
-        output = _output_in(whole)
-        if kind != "stream" or output is None:
-            return super().send(stream, msg_or_type, content, parent, *places, **options)
-        name, text = output
-        header = message["parent_header"] if message else parent
-        for start in range(0, len(text), PIECE):
-            piece = {"name": name, "text": text[start : start + PIECE]}
-            sent = super().send(stream, "stream", piece, header, *places, **options)
-        return sent
+        what = {**message, "content": fitting} if message and fitting is not whole else msg_or_type
+        return super().send(stream, what, fitting, parent, *places, **options)
 
     def _fitting(self, kind, content):
         if kind in SHOWING:
@@ -162,14 +147,6 @@ class PiecewiseSession(Session):
         if isinstance(content, dict) and "ename" in content:
             return error_to_fit(content, self.most_bytes)
         return content
-
-
-def _output_in(content):
-    """Name and text of stream output that is too long for one message."""
-    if not isinstance(content, dict):
-        return None
-    text = content.get("text")
-    return (content["name"], text) if isinstance(text, str) and len(text) > PIECE else None
 
 
 class OutputStream(OutStream):
@@ -260,6 +237,7 @@ class OutputStream(OutStream):
                 self.session.send(self.pub_thread.socket, "stream", content, parent, ident=self.topic)
 
     def _watch_pipe_fd(self):
+        """Decodes piecewise, because a character may be on the edge of a read."""
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         try:
             while self._should_watch:

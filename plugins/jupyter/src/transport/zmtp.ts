@@ -3,11 +3,6 @@ export type ZmtpEvent =
   | { readonly kind: "command"; readonly name: string; readonly body: Buffer }
   | { readonly kind: "message"; readonly frames: readonly Buffer[] };
 
-interface ZmtpReaderOptions {
-  /** Limit of all frames of one message together. */
-  readonly maxMessageBytes: number;
-}
-
 /** Reason why bytes are no valid ZMTP; the connection is useless then. */
 export class ZmtpError extends Error {
   override readonly name = "ZmtpError";
@@ -90,106 +85,71 @@ function frameHeader(flags: number, size: number): Buffer {
 /** Parses a peer's bytes, split in any way. Returned buffers are copies. */
 export class ZmtpReader {
   readonly #maxMessageBytes: number;
-  readonly #header = Buffer.alloc(GREETING_BYTES);
-  #headerBytes = 0;
-  #hasGreeted = false;
-  #flags = 0;
-  /** The frame that is being filled; undefined between frames. */
-  #frame: Buffer | undefined;
-  #frameBytes = 0;
-  #frames: Buffer[] = [];
-  #messageBytes = 0;
+  readonly #events = this.#parse();
+  #chunk: Buffer = Buffer.alloc(0);
+  #at = 0;
 
-  constructor({ maxMessageBytes }: ZmtpReaderOptions) {
+  /** @param options `maxMessageBytes`: limit of all frames of one message together. */
+  constructor({ maxMessageBytes }: { readonly maxMessageBytes: number }) {
     this.#maxMessageBytes = maxMessageBytes;
   }
 
   /** Events that the next bytes complete, in order. Consume it before the next call. @throws ZmtpError for good. */
   *read(chunk: Buffer): Generator<ZmtpEvent, void, undefined> {
-    for (let at = 0; at < chunk.length;) {
-      if (this.#frame === undefined) {
-        at += this.#fillHeader(chunk, at);
-        if (this.#headerBytes < this.#headerNeeds()) return;
-        if (this.#hasGreeted) this.#beginFrame();
-        else {
-          this.#checkGreeting();
-          yield { kind: "greeting" };
-          continue;
-        }
-      } else {
-        const taken = chunk.copy(this.#frame, this.#frameBytes, at);
-        at += taken;
-        this.#frameBytes += taken;
+    this.#chunk = chunk;
+    this.#at = 0;
+    for (let { value } = this.#events.next(); value !== undefined; { value } = this.#events.next())
+      yield value;
+  }
+
+  /** Yields undefined where it needs the next chunk. */
+  *#parse(): Generator<ZmtpEvent | undefined, undefined> {
+    checkGreeting(yield* this.#take(GREETING_BYTES));
+    yield { kind: "greeting" };
+    let frames: Buffer[] = [];
+    let messageBytes = 0;
+    for (;;) {
+      const [flags = 0] = yield* this.#take(1);
+      const header = yield* this.#take((flags & LONG) === 0 ? 1 : 8);
+      const size = (flags & LONG) === 0 ? header.readUInt8() : Number(header.readBigUInt64BE());
+      if (flags > (MORE | LONG | COMMAND)) throw new ZmtpError(`flags ${flags}`);
+      if ((flags & COMMAND) !== 0) {
+        if (size > MAX_COMMAND_BYTES || (flags & MORE) !== 0 || frames.length > 0)
+          throw new ZmtpError("an unusable command");
+        yield commandIn(yield* this.#take(size));
+        continue;
       }
-      if (this.#frame === undefined || this.#frameBytes < this.#frame.length) continue;
-      const event = this.#endFrame(this.#frame);
-      if (event !== undefined) yield event;
+      messageBytes += size;
+      if (messageBytes > this.#maxMessageBytes) throw new ZmtpError("an oversized message");
+      if (frames.length === MAX_FRAMES) throw new ZmtpError("too many frames");
+      frames.push(yield* this.#take(size));
+      if ((flags & MORE) !== 0) continue;
+      yield { kind: "message", frames };
+      frames = [];
+      messageBytes = 0;
     }
   }
 
-  #headerNeeds(): number {
-    if (!this.#hasGreeted) return GREETING_BYTES;
-    if (this.#headerBytes === 0) return 1;
-    return ((this.#header[0] ?? 0) & LONG) === 0 ? 2 : LONG_HEADER_BYTES;
-  }
-
-  /** Reads as much as the chunk has; the first byte of a frame gives the length of its header. */
-  #fillHeader(chunk: Buffer, start: number): number {
-    let at = start;
-    while (at < chunk.length && this.#headerBytes < this.#headerNeeds()) {
-      const taken = chunk.copy(
-        this.#header,
-        this.#headerBytes,
-        at,
-        at + this.#headerNeeds() - this.#headerBytes,
-      );
-      at += taken;
-      this.#headerBytes += taken;
-    }
-    return at - start;
-  }
-
-  #checkGreeting(): void {
-    const greeting = this.#header;
-    if (greeting[0] !== SIGNATURE_START || greeting[SIGNATURE_END_AT] !== SIGNATURE_END) {
-      throw new ZmtpError("no greeting");
-    }
-    if ((greeting[VERSION_AT] ?? 0) < 3) throw new ZmtpError(`version ${greeting[VERSION_AT]}`);
-    if (!greeting.subarray(MECHANISM_AT, AS_SERVER_AT).equals(MECHANISM)) {
-      throw new ZmtpError("a security mechanism");
-    }
-    this.#hasGreeted = true;
-    this.#headerBytes = 0;
-  }
-
-  #beginFrame(): void {
-    const header = this.#header;
-    const flags = header[0] ?? 0;
-    const size = (flags & LONG) === 0 ? (header[1] ?? 0) : Number(header.readBigUInt64BE(1));
-    if (flags > (MORE | LONG | COMMAND)) throw new ZmtpError(`flags ${flags}`);
-    if ((flags & COMMAND) === 0) {
-      this.#messageBytes += size;
-      if (this.#messageBytes > this.#maxMessageBytes) throw new ZmtpError("an oversized message");
-      if (this.#frames.length === MAX_FRAMES) throw new ZmtpError("too many frames");
-    } else if (size > MAX_COMMAND_BYTES || (flags & MORE) !== 0 || this.#frames.length > 0) {
-      throw new ZmtpError("an unusable command");
-    }
-    this.#flags = flags;
-    this.#headerBytes = 0;
+  *#take(size: number): Generator<undefined, Buffer> {
     // The system provides memory only as data arrive, not for the announced size.
-    this.#frame = Buffer.allocUnsafe(size);
-    this.#frameBytes = 0;
+    const bytes = Buffer.allocUnsafe(size);
+    for (let filled = 0; filled < size;) {
+      if (this.#at === this.#chunk.length) yield undefined;
+      const taken = this.#chunk.copy(bytes, filled, this.#at);
+      filled += taken;
+      this.#at += taken;
+    }
+    return bytes;
   }
+}
 
-  #endFrame(frame: Buffer): ZmtpEvent | undefined {
-    this.#frame = undefined;
-    if ((this.#flags & COMMAND) !== 0) return commandIn(frame);
-    this.#frames.push(frame);
-    if ((this.#flags & MORE) !== 0) return undefined;
-    const frames = this.#frames;
-    this.#frames = [];
-    this.#messageBytes = 0;
-    return { kind: "message", frames };
+function checkGreeting(greeting: Buffer): void {
+  if (greeting[0] !== SIGNATURE_START || greeting[SIGNATURE_END_AT] !== SIGNATURE_END) {
+    throw new ZmtpError("no greeting");
+  }
+  if ((greeting[VERSION_AT] ?? 0) < 3) throw new ZmtpError(`version ${greeting[VERSION_AT]}`);
+  if (!greeting.subarray(MECHANISM_AT, AS_SERVER_AT).equals(MECHANISM)) {
+    throw new ZmtpError("a security mechanism");
   }
 }
 
