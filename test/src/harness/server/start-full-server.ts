@@ -11,6 +11,7 @@ import files from "@coppice/plugin-files";
 import jailFreebsd from "@coppice/plugin-jail-freebsd";
 import jupyter from "@coppice/plugin-jupyter";
 import commandsV1 from "@coppice/plugin-commands-v1";
+import shellSessions from "@coppice/plugin-shell-sessions";
 import legacyShims from "@coppice/plugin-legacy-shims";
 import linuxNamespaces from "@coppice/plugin-linux-namespaces";
 import localProcess from "@coppice/plugin-local-process";
@@ -76,6 +77,7 @@ export async function startFullServer({
           settingsOf("jupyter", { python, ...(TRANSPORT !== undefined && { transport: TRANSPORT }) }),
         ],
         [commandsV1, settingsOf("commands-v1")],
+        [shellSessions, settingsOf("shell-sessions")],
         [legacyShims, settingsOf("legacy-shims")],
         [backend, settingsOf(backendName, { ...backendSettings })],
       ],

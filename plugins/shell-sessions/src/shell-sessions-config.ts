@@ -1,0 +1,25 @@
+import { duration, size } from "@coppice/core";
+import { z } from "zod";
+
+const count = () => z.int().positive();
+
+export const shellSessionsConfig = z.strictObject({
+  port: z.int().min(1).max(65_535).default(3000).describe("Port of every sandbox that answers the clients."),
+  workdir: z
+    .string()
+    .regex(/^(\/[^/\0]+)+$/, "expected an absolute path")
+    .default("/workspace")
+    .describe("Directory made in a sandbox with its first session, in which sessions start."),
+  commandTimeout: duration()
+    .optional()
+    .describe("Time-out of commands of sessions that name none; none when absent."),
+  shellTimeout: duration("5s").describe("Time that an idle shell has to take a command, before it is ended."),
+  killGrace: duration("1s").describe(
+    "Time that a command has to end after its time-out, and then its shell to be ready, before the shell is ended.",
+  ),
+  maxOutput: size("64MiB").describe("Output of one command in its answer, of each stream; the rest is dropped."),
+  maxSessions: count().default(64).describe("Sessions of one sandbox."),
+  maxWaiting: count().default(100).describe("Calls that may wait for one session."),
+});
+
+export type ShellSessionsConfig = z.infer<typeof shellSessionsConfig>;
