@@ -33,6 +33,7 @@ export const commandsV1Config = z.strictObject({
   maxPage: size("4MiB").describe("Largest limit that a client may ask for."),
   heartbeat: duration("15s").describe("Silence after which a followed log gets a comment."),
   maxImport: size("4GiB").describe("Largest archive that is imported, unpacked size included."),
+  maxSpool: size("8GiB").describe("Disk of the server that imports take together while they are checked."),
   maxImportEntries: z.int().positive().default(100_000).describe("Most entries of an imported archive."),
   runTemplate: z.string().min(1).default("base").describe("Template of a one-shot run without an image."),
   runTimeout: duration("10m").describe("Time-out of a one-shot run that names none."),

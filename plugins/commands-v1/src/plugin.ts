@@ -11,6 +11,7 @@ import {
 import { Commands } from "@coppice/plugin-commands";
 import { mountArchives } from "./archives/archive-routes.js";
 import { Leftovers } from "./archives/leftovers.js";
+import { Spool } from "./archives/spool.js";
 import { mountCommands } from "./commands/command-routes.js";
 import { commandsV1Config } from "./commands-v1-config.js";
 import { CommandsV1Store } from "./commands-v1-store.js";
@@ -44,9 +45,12 @@ export const plugin = definePlugin({
     const terminals = new Terminals({ config, ...services });
     plugin.onStop(() => terminals.close());
     const runs = new OneShotRuns({ store: () => file.get().runs, log, config, ...services });
-    const spool = () => join(plugin.dataDir(), "spool");
-    const leftovers = new Leftovers({ spool, sandboxes: services.sandboxes });
-    plugin.onStart(() => leftovers.removeFiles());
+    const spool = new Spool({
+      directory: () => join(plugin.dataDir(), "spool"),
+      maxBytes: config.maxSpool,
+    });
+    plugin.onStart(() => spool.clear());
+    const leftovers = new Leftovers(services.sandboxes);
     const tasks = [() => terminals.check(), () => runs.check(), () => leftovers.endProcesses()];
     const keeper = new Keeper({ store, named, log, config, tasks, ...services });
     plugin.onStart(() => keeper.start());

@@ -1,17 +1,18 @@
+import type { ServerResponse } from "node:http";
 import { Readable } from "node:stream";
-import { permit, readJsonBody, type Router, SandboxError, type Sandboxes } from "@coppice/core";
+import { permit, readJsonBody, requestOf, type Router, SandboxError, type Sandboxes } from "@coppice/core";
 import { multipartFiles, requestBody } from "@coppice/plugin-files";
 import { z } from "zod";
 import type { CommandsV1Config } from "../commands-v1-config.js";
 import type { NamedSandboxes } from "../sandboxes/named-sandboxes.js";
 import { exportArchive } from "./export-archive.js";
 import { importArchive } from "./import-archive.js";
+import type { Spool } from "./spool.js";
 
 export interface ArchiveRoutesOptions {
   readonly named: NamedSandboxes;
   readonly sandboxes: Sandboxes;
-  /** Directory on the host for archives that are being checked. */
-  readonly spool: () => string;
+  readonly spool: Spool;
   readonly config: CommandsV1Config;
 }
 
@@ -36,11 +37,11 @@ export function mountArchives(
   router.post(`${path}/export`, permit("read"), async (ctx) => {
     const sandbox = named.get(ctx, ctx.params["id"]);
     const body = await readJsonBody(ctx.req, exportBody, { limitBytes: config.maxBody, empty: {} });
-    const release = await sandboxes.use(sandbox);
-    ctx.res.once("close", release);
+    releaseAtClose(ctx.res, await sandboxes.use(sandbox));
     const archive = await exportArchive(sandbox, {
       sourceDirectory: body.src_dir ?? named.describe(sandbox).workdir ?? "~",
       paths: body.paths ?? ["."],
+      signal: requestOf(ctx).signal,
     });
     ctx.type = "application/x-tar";
     ctx.set("content-disposition", `attachment; filename="${sandbox.record.id}.tar"`);
@@ -49,8 +50,7 @@ export function mountArchives(
 
   router.post(`${path}/import`, async (ctx) => {
     const sandbox = named.get(ctx, ctx.params["id"]);
-    const release = await sandboxes.use(sandbox);
-    ctx.res.once("close", release);
+    releaseAtClose(ctx.res, await sandboxes.use(sandbox));
     const contentType = ctx.req.headers["content-type"] ?? "";
     const body = requestBody(ctx.req, config.maxImport + MAX_FORM_BYTES);
     let destination: string | undefined;
@@ -61,14 +61,21 @@ export function mountArchives(
       ctx.body = await importArchive(sandbox, {
         destination,
         tarball: part.content,
-        spool: spool(),
+        spool,
         maxBytes: config.maxImport,
         maxEntries: config.maxImportEntries,
+        signal: requestOf(ctx).signal,
       });
       return;
     }
     throw invalid("expected the field `dest`, then the file `tarball`");
   });
+}
+
+/** The client may have left before. */
+function releaseAtClose(response: ServerResponse, release: () => void): void {
+  if (response.destroyed) release();
+  else response.once("close", release);
 }
 
 async function textOf(content: AsyncIterable<Uint8Array>): Promise<string> {

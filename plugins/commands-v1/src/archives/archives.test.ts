@@ -4,13 +4,18 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { buffer } from "node:stream/consumers";
 import { after, before, describe, it } from "node:test";
+import { setTimeout as delay } from "node:timers/promises";
 import type { LiveSandbox } from "@coppice/core";
+import type { Command, Process } from "@coppice/core/backend";
 import { SeededRandom, startTestServer, type TestServer } from "@coppice/core/testing";
 import commands from "@coppice/plugin-commands";
 import localProcess from "@coppice/plugin-local-process";
 import { extract, type Headers, pack } from "tar-stream";
 import commandsV1 from "../index.js";
+import { exportArchive } from "./export-archive.js";
+import { importArchive } from "./import-archive.js";
 import { SafeEntries } from "./safe-entries.js";
+import { Spool } from "./spool.js";
 
 interface Answer {
   readonly imported: number;
@@ -240,6 +245,63 @@ describe("tar archives of /v1", { timeout: 120_000 }, () => {
       assert.match(body.code, /^archive_(invalid|unsafe)$/, what);
     }
     assert.equal(await exists("/disagree"), false);
+  });
+
+  it("end with their client, whatever the sandbox has for tar(1)", async () => {
+    const directory = join(dataDir, "hostile");
+    const spool = new Spool({ directory: () => directory, maxBytes: 2 ** 20 });
+    const tarball = await archiveOf([[{ name: "a" }, "x".repeat(500_000)]]);
+    const programs = ["exec sleep 60", "yes", "yes >&2", "sleep 60 & echo started", "exec cat >/dev/zero"];
+    for (const program of programs) {
+      for (const isExport of [false, true]) {
+        const client = new AbortController();
+        const started = Promise.withResolvers<Process>();
+        const runtime: LiveSandbox["runtime"] = Object.create(sandbox.runtime, {
+          files: { value: sandbox.runtime.files },
+          user: { value: () => sandbox.runtime.user() },
+          spawn: {
+            value: async (command: Command) => {
+              const { label: _, ...rest } = command;
+              const tar = await sandbox.runtime.spawn({ ...rest, path: "/bin/sh", args: ["-c", program] });
+              started.resolve(tar);
+              return tar;
+            },
+          },
+        });
+        const hostile: LiveSandbox = Object.create(sandbox, { runtime: { value: runtime } });
+        const { signal } = client;
+        const done = isExport
+          ? (async () => {
+              const options = { sourceDirectory: "/work", paths: ["."], signal };
+              for await (const _ of await exportArchive(hostile, options));
+            })()
+          : importArchive(hostile, {
+              destination: "/work/in",
+              tarball: chunks([tarball.toString("latin1")]),
+              spool,
+              maxBytes: 2 ** 20,
+              maxEntries: 10,
+              signal,
+            });
+        const settled = done.then(
+          () => "done",
+          () => "gone",
+        );
+        const tar = await started.promise;
+        await delay(100);
+        client.abort(new Error("the client is gone"));
+        assert.match(await settled, program.startsWith("exec cat") ? /gone|done/ : /gone/, program);
+        await tar.exit;
+      }
+    }
+    assert.deepEqual(await readdir(directory), []);
+    // Two archives have no room together.
+    await using first = await spool.open();
+    await using second = await spool.open();
+    await first.write(Buffer.alloc(700_000));
+    await assert.rejects(second.write(Buffer.alloc(700_000)), { code: "unavailable" });
+    await first[Symbol.asyncDispose]();
+    await second.write(Buffer.alloc(700_000));
   });
 
   it("are exported from paths that exist, and from nothing else", async () => {

@@ -6,6 +6,8 @@ export interface ExportOptions {
   /** Directory that the paths start from, and that their names in the archive are relative to. */
   readonly sourceDirectory: string;
   readonly paths: readonly string[];
+  /** Aborted when the client leaves. */
+  readonly signal: AbortSignal;
 }
 
 /**
@@ -15,7 +17,7 @@ export interface ExportOptions {
  */
 export async function exportArchive(
   sandbox: LiveSandbox,
-  { sourceDirectory, paths }: ExportOptions,
+  { sourceDirectory, paths, signal }: ExportOptions,
 ): Promise<AsyncGenerator<Uint8Array>> {
   const directory = resolveSandboxPath(sourceDirectory, await sandbox.runtime.user());
   for (const path of paths) {
@@ -32,9 +34,10 @@ export async function exportArchive(
     args: ["-c", "-f", "-", ...named],
     cwd: directory,
     input: "none",
+    signal,
   });
   const told = { text: "" };
-  const output = outputOf(process, told);
+  const output = outputOf(process, told, signal);
   const first = await output.next();
   if (first.done === true) await checkExit(process, { told: told.text, allowed: [0] });
   return (async function* () {
@@ -44,7 +47,7 @@ export async function exportArchive(
       await checkExit(process, { told: told.text, allowed: [0, 1] });
     } finally {
       // The client may have left.
-      await process.kill("SIGKILL").catch(() => undefined);
+      await process.kill("SIGKILL", "group").catch(() => undefined);
     }
   })();
 }

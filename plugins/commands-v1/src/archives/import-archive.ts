@@ -1,53 +1,60 @@
-import { randomUUID } from "node:crypto";
 import { createReadStream } from "node:fs";
-import { mkdir, rm } from "node:fs/promises";
-import { join } from "node:path";
-import { type LiveSandbox, resolveSandboxPath, SandboxError } from "@coppice/core";
+import { type LiveSandbox, resolveSandboxPath, SandboxError, unlessAborted } from "@coppice/core";
 import { repack, type Repacked } from "./repack.js";
+import type { Spool } from "./spool.js";
 import { checkExit, outputOf, startTar } from "./tar-process.js";
 
 export interface ImportOptions {
   readonly destination: string;
   readonly tarball: AsyncIterable<Uint8Array>;
-  /** Directory on the host in which the checked archive waits. */
-  readonly spool: string;
+  /** Where the checked archive waits. */
+  readonly spool: Spool;
   readonly maxBytes: number;
   readonly maxEntries: number;
+  /** Aborted when the client leaves. */
+  readonly signal: AbortSignal;
 }
 
 /**
  * Unpacks an archive in a sandbox: nothing of it before all of it was checked.
- * @throws SandboxError as `repack`; failed_precondition when tar(1) fails, resource_exhausted without room.
+ * @throws SandboxError as `repack`; failed_precondition when tar(1) fails, resource_exhausted without room; the
+ * signal's reason when it aborts.
  */
 export async function importArchive(
   sandbox: LiveSandbox,
-  { destination, tarball, spool, maxBytes, maxEntries }: ImportOptions,
+  { destination, tarball, spool, maxBytes, maxEntries, signal }: ImportOptions,
 ): Promise<Repacked & { readonly dest: string }> {
   const user = await sandbox.runtime.user();
   const dest = resolveSandboxPath(destination, user);
-  await mkdir(spool, { recursive: true, mode: 0o700 });
-  const path = join(spool, `${randomUUID()}.tar`);
-  try {
-    const repacked = await repack(tarball, { path, maxBytes, maxEntries });
-    await sandbox.runtime.files.makeDir(dest).catch((error: unknown) => {
-      if (!(error instanceof SandboxError) || error.code !== "already_exists") throw error;
-    });
-    await unpack(sandbox, path, dest);
-    return { ...repacked, dest };
-  } finally {
-    await rm(path, { force: true });
-  }
+  await using file = await spool.open();
+  const repacked = await repack(tarball, { file, maxBytes, maxEntries });
+  await sandbox.runtime.files.makeDir(dest).catch((error: unknown) => {
+    if (!(error instanceof SandboxError) || error.code !== "already_exists") throw error;
+  });
+  await unpack(sandbox, file.path, { dest, signal });
+  return { ...repacked, dest };
 }
 
-async function unpack(sandbox: LiveSandbox, path: string, dest: string): Promise<void> {
-  const process = await startTar(sandbox, { args: ["-x", "-o", "-f", "-"], cwd: dest, input: "pipe" });
+async function unpack(
+  sandbox: LiveSandbox,
+  path: string,
+  { dest, signal }: { readonly dest: string; readonly signal: AbortSignal },
+): Promise<void> {
+  const process = await startTar(sandbox, {
+    args: ["-x", "-o", "-f", "-"],
+    cwd: dest,
+    input: "pipe",
+    signal,
+  });
   const told = { text: "" };
   const read = (async () => {
-    for await (const _ of outputOf(process, told));
+    for await (const _ of outputOf(process, told, signal));
   })();
+  // It is awaited later, or not at all when the client leaves.
+  read.catch(() => undefined);
   try {
     for await (const chunk of createReadStream(path, { highWaterMark: 256 * 1024 })) {
-      await process.write(chunk as Uint8Array);
+      await unlessAborted(signal, () => process.write(chunk as Uint8Array));
     }
     await process.closeInput();
   } catch {

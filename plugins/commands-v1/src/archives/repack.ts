@@ -1,12 +1,11 @@
-import { open } from "node:fs/promises";
-import { SandboxError } from "@coppice/core";
 import { readArchive } from "./read-archive.js";
 import { SafeEntries } from "./safe-entries.js";
+import type { SpoolFile } from "./spool.js";
 import { BLOCK_BYTES, broken, encodeHeader, paddingOf } from "./tar-blocks.js";
 
 export interface RepackOptions {
-  /** File to write. */
-  readonly path: string;
+  /** Written to. */
+  readonly file: SpoolFile;
   readonly maxBytes: number;
   readonly maxEntries: number;
 }
@@ -25,28 +24,21 @@ export interface Repacked {
  * `source`.
  */
 export async function repack(source: AsyncIterable<Uint8Array>, options: RepackOptions): Promise<Repacked> {
-  const { path, maxBytes, maxEntries } = options;
+  const { file, maxBytes, maxEntries } = options;
   const entries = new SafeEntries(maxEntries);
   let imported = 0;
   let bytes = 0;
-  await using file = await open(path, "wx", 0o600);
-  const write = async (data: Uint8Array): Promise<void> => {
-    await file.writeFile(data).catch((error: NodeJS.ErrnoException) => {
-      if (error.code !== "ENOSPC" && error.code !== "EDQUOT") throw error;
-      throw new SandboxError("store_unavailable", "the server has no room for the archive", { cause: error });
-    });
-  };
   for await (const { header, contents } of readArchive(limited(source, maxBytes))) {
     entries.check(header);
-    await write(encodeHeader(header));
+    await file.write(encodeHeader(header));
     for await (const chunk of contents) {
       bytes += chunk.length;
-      await write(chunk);
+      await file.write(chunk);
     }
-    await write(Buffer.alloc(paddingOf(header.size)));
+    await file.write(Buffer.alloc(paddingOf(header.size)));
     if (header.type !== "directory") imported += 1;
   }
-  await write(Buffer.alloc(2 * BLOCK_BYTES));
+  await file.write(Buffer.alloc(2 * BLOCK_BYTES));
   return { imported, bytes };
 }
 

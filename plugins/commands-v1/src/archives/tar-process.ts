@@ -1,4 +1,4 @@
-import { type LiveSandbox, SandboxError } from "@coppice/core";
+import { type LiveSandbox, SandboxError, unlessAborted } from "@coppice/core";
 import type { Process } from "@coppice/core/backend";
 
 /** Marks tar(1) for a later server, which ends it. */
@@ -13,19 +13,42 @@ export interface StartTar {
   /** Directory of the sandbox that names are relative to. */
   readonly cwd: string;
   readonly input: "pipe" | "none";
+  /** Ends it when it aborts: the sandbox may have a tar(1) that does not end by itself. */
+  readonly signal: AbortSignal;
 }
 
 /** Starts the sandbox's tar(1) as its default user: links and permissions are those of the sandbox. */
-export function startTar(sandbox: LiveSandbox, command: StartTar): Promise<Process> {
+export async function startTar(sandbox: LiveSandbox, { signal, ...command }: StartTar): Promise<Process> {
   const env = { PATH, LC_ALL: "C" };
-  return sandbox.runtime.spawn({ path: "tar", env, label: TAR_LABEL, ...command });
+  const process = await sandbox.runtime.spawn({ path: "tar", env, label: TAR_LABEL, ...command });
+  const end = (): void => void process.kill("SIGKILL", "group").catch(() => undefined);
+  signal.addEventListener("abort", end, { once: true });
+  void process.exit.then(() => signal.removeEventListener("abort", end));
+  if (signal.aborted) end();
+  return process;
 }
 
-/** The standard output of tar(1). Its other output is kept for an error text. */
-export async function* outputOf(process: Process, told: { text: string }): AsyncGenerator<Uint8Array> {
-  for await (const { stream, data } of process.output) {
-    if (stream === "stdout") yield data;
-    else if (told.text.length < MAX_ERROR_BYTES) told.text += Buffer.from(data).toString();
+/**
+ * The standard output of tar(1). Its other output is kept for an error text.
+ * @throws the signal's reason when it aborts, also while another process holds the output open.
+ */
+export async function* outputOf(
+  process: Process,
+  told: { text: string },
+  signal: AbortSignal,
+): AsyncGenerator<Uint8Array> {
+  const pieces = process.output[Symbol.asyncIterator]();
+  try {
+    for (;;) {
+      const next = await unlessAborted(signal, () => pieces.next());
+      if (next.done === true) return;
+      const { stream, data } = next.value;
+      if (stream === "stdout") yield data;
+      else if (told.text.length < MAX_ERROR_BYTES) told.text += Buffer.from(data).toString();
+    }
+  } finally {
+    // Not awaited: it waits for a read that is under way.
+    void pieces.return?.();
   }
 }
 
