@@ -2,8 +2,8 @@ import "./http/messages/native-base64.js";
 export { BootError, SandboxError, messageOf, type BootProblem, type Shortage } from "./kernel/errors.js";
 export { createToken, tokenName, type Token } from "./kernel/token.js";
 export { inject, injectable, type Class } from "./kernel/scope.js";
-export { Clock, systemClock } from "./kernel/clock.js";
-export { abortAfter, fulfilledWithin, sleep, unlessAborted, within, type Deadline } from "./kernel/time.js";
+export * from "./kernel/clock.js";
+export * from "./kernel/time.js";
 export { secretEqual } from "./kernel/secret-equal.js";
 export { releaseMemory } from "./release-memory.js";
 export {
@@ -17,7 +17,7 @@ export {
   type VerbContext,
   type Verbs,
 } from "./plugin/plugin.js";
-export type { Answered, Guard, Observer, UpgradeHandler } from "./http/surfaces/surface-hooks.js";
+export type * from "./http/surfaces/surface-hooks.js";
 export type { Diagnosis, Examination, Finding } from "./observe/finding.js";
 export type { HealthCheck, HealthDetails } from "./observe/health.js";
 export { Greeting } from "./observe/greeting.js";
@@ -34,30 +34,20 @@ export { sandboxNotFound } from "./http/messages/edge-refusal.js";
 export { clientOf } from "./http/clients/client-address.js";
 export { isLocalClient, isSameOrigin } from "./http/clients/local-client.js";
 export { permit, requireScope } from "./http/surfaces/permit.js";
-export {
-  PRINCIPAL_TYPES,
-  type PrincipalType,
-  SCOPES,
-  type Principal,
-  type Scope,
-} from "./http/surfaces/principal.js";
+export * from "./http/surfaces/principal.js";
 export { type MessageStream, messageStreamOf } from "./http/messages/message-stream.js";
-export {
-  ClientCreations,
-  type ClientCreation,
-  type CreationContext,
-} from "./http/creations/client-creations.js";
+export * from "./http/creations/client-creations.js";
 export { endUnlessClaimed, type Waiting } from "./http/creations/claimed.js";
 export { sandboxesOf, tenantOf } from "./http/surfaces/tenant-of.js";
 export type { ErrorBody, RouterOptions, ServedRoute } from "./http/surfaces/surface.js";
-export { Admissions, type AdmissionCheck } from "./sandbox/model/admissions.js";
+export * from "./sandbox/model/admissions.js";
 export type { NetworkPolicy } from "./sandbox/contract/egress-rules.js";
-export { Templates, type TemplateFacts } from "./sandbox/templates/templates.js";
+export * from "./sandbox/templates/templates.js";
 export type { HttpProbe, ReadinessProbe, ShellProbe, TcpProbe } from "./sandbox/model/readiness-probe.js";
 export type { LimitsChange } from "./sandbox/model/requested-limits.js";
-export { Sandboxes, type PauseOptions, type CreateSandbox } from "./sandbox/life/sandboxes.js";
-export type { SandboxEvent, SandboxEventDetail, SandboxEventType } from "./sandbox/model/sandbox-event.js";
-export { SandboxEvents, type EventRecorder } from "./sandbox/model/sandbox-events.js";
+export * from "./sandbox/life/sandboxes.js";
+export type * from "./sandbox/model/sandbox-event.js";
+export * from "./sandbox/model/sandbox-events.js";
 export { DEFAULT_TENANT } from "./sandbox/model/tenant.js";
 export { WarmUps, type WarmUp } from "./sandbox/warm/warm-ups.js";
 export type {
@@ -71,53 +61,25 @@ export * from "./backend.js";
 export { basicUser } from "./http/clients/basic-user.js";
 export { toHttpError } from "./http/messages/wire-errors.js";
 export { HttpError, type HttpErrorOptions, withReason } from "./http/messages/http-error.js";
-export { SandboxSockets, type SandboxSocketsOptions } from "./http/clients/sandbox-sockets.js";
+export * from "./http/clients/sandbox-sockets.js";
 export { environmentVariables } from "./http/messages/environment-variables.js";
 export { parseIdempotencyKey } from "./http/messages/idempotency-key.js";
 export { queryNumber } from "./http/messages/query-number.js";
 export { parseInput } from "./http/messages/parse-input.js";
-export { readBody, readJsonBody, type JsonBodyOptions } from "./http/messages/json-body.js";
-export {
-  CODE_PORT,
-  ENVD_PORT,
-  Listeners,
-  Targets,
-  type Listener,
-  type TargetResolver,
-} from "./http/surfaces/targets.js";
-export { AddressLeases, type AddressLease, type NetworkLeases } from "./sandbox/contract/address-leases.js";
-export {
-  Ledger,
-  type EndedSandbox,
-  type Leaseholder,
-  type LeaseRequest,
-  type LedgerEntry,
-  type LedgerNote,
-} from "./sandbox/ledger/ledger.js";
-export {
-  Snapshots,
-  type TenantSnapshots,
-  type Forked,
-  type ForkRequest,
-  type SnapshotRecord,
-  type SnapshotState,
-} from "./sandbox/model/snapshots.js";
-export {
-  Volumes,
-  type CreateVolume,
-  type OpenVolume,
-  type TenantVolumes,
-  type VolumeRecord,
-  type VolumeState,
-} from "./sandbox/model/volumes.js";
+export * from "./http/messages/json-body.js";
+export * from "./http/surfaces/targets.js";
+export * from "./sandbox/contract/address-leases.js";
+export * from "./sandbox/ledger/ledger.js";
+export * from "./sandbox/model/snapshots.js";
+export * from "./sandbox/model/volumes.js";
 export type { RecordedMount, RequestedMount } from "./sandbox/model/volume-mounts.js";
 export { processEnvironment, sandboxEnvironment } from "./sandbox/model/environment.js";
 export { parseSandboxId } from "./sandbox/contract/parse-sandbox-id.js";
 export { resolveSandboxPath } from "./sandbox/contract/sandbox-path.js";
-export { duration, size } from "./config/units.js";
+export * from "./config/units.js";
 export { openedAtStart } from "./sqlite/opened-at-start.js";
 export { openDatabase, type DatabaseOptions } from "./sqlite/open-database.js";
 export { transaction } from "./sqlite/transaction.js";
 export { boot, type BootOptions, type Server } from "./boot/boot.js";
-export { configFromValues, readConfig, type ConfigSource } from "./config/read.js";
-export { Capacities, type Capacity } from "./sandbox/model/capacity.js";
+export * from "./config/read.js";
+export * from "./sandbox/model/capacity.js";

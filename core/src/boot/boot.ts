@@ -11,9 +11,9 @@ import { ClientAddresses } from "../http/clients/client-address.js";
 import { HttpListener, type ListenerServices } from "../http/listener.js";
 import { unguardedListeners } from "../http/surfaces/unguarded-listeners.js";
 import { explainEnd } from "../http/surfaces/explain-end.js";
-import { ExchangeLimit } from "../http/proxy/exchange-limit.js";
+import { exchangeLimit } from "../http/proxy/exchange-limit.js";
 import { ForeignPages } from "../http/clients/foreign-pages.js";
-import { PortConnections } from "../http/proxy/port-connections.js";
+import { portConnections } from "../http/proxy/port-connections.js";
 import type { ServedRoute } from "../http/surfaces/surface.js";
 import { Surfaces } from "../http/surfaces/surfaces.js";
 import { Targeting } from "../http/targeting/targeting.js";
@@ -21,20 +21,20 @@ import { Cleanup, type CleanupFailure } from "../kernel/cleanup.js";
 import { type Clock, systemClock } from "../kernel/clock.js";
 import { BootError, type BootProblem, messageOf } from "../kernel/errors.js";
 import { makeDirectory } from "../kernel/make-directory.js";
-import { limitedPatience, type Patience } from "../kernel/patience.js";
+import { limitedPatience } from "../kernel/patience.js";
 import { Scope } from "../kernel/scope.js";
 import { abortAfter } from "../kernel/time.js";
 import { type Token, tokenName } from "../kernel/token.js";
-import { CollectedGreeting } from "../observe/greeting.js";
+import { collectGreeting } from "../observe/greeting.js";
 import { Health } from "../observe/health.js";
-import { HttpMetrics } from "../observe/http-metrics.js";
+import { httpMetrics } from "../observe/http-metrics.js";
 import { createLogger, type Logger } from "../observe/logger.js";
 import { metricProblems, type OwnedRegistry } from "../observe/metric-names.js";
 import { mountOps } from "../observe/ops-routes.js";
 import { createPluginContext } from "../plugin/plugin-context.js";
 import { isOfAnotherCore, type Plugin } from "../plugin/plugin.js";
-import type { Backends, SandboxBackend } from "../sandbox/contract/backend.js";
-import { createSandboxDomain, type SandboxDomain } from "../sandbox/domain.js";
+import type { Backends } from "../sandbox/contract/backend.js";
+import { createSandboxDomain } from "../sandbox/domain.js";
 import { Ledger } from "../sandbox/ledger/ledger.js";
 
 export interface BootOptions {
@@ -139,20 +139,9 @@ interface Assembly {
   readonly cleanup: Cleanup;
 }
 
-interface Assembled {
-  readonly patience: Patience;
-  readonly domain: SandboxDomain;
-  readonly surfaces: Surfaces;
-  readonly listeners: readonly HttpListener[];
-  readonly health: Health;
-  readonly greeting: CollectedGreeting;
-  readonly services: ReadonlyMap<symbol, unknown>;
-  readonly problems: readonly BootProblem[];
-  readonly starts: readonly { readonly owner: string; readonly run: () => unknown }[];
-  readonly diagnoses: Inspected["diagnoses"];
-}
+type Assembled = Awaited<ReturnType<typeof assemble>>;
 
-async function assemble({ configuration, source, clock, log, cleanup }: Assembly): Promise<Assembled> {
+async function assemble({ configuration, source, clock, log, cleanup }: Assembly) {
   const { server: config, plugins } = configuration;
   const patience = limitedPatience({
     clock,
@@ -184,28 +173,27 @@ async function assemble({ configuration, source, clock, log, cleanup }: Assembly
     targeting,
     clientAddresses: new ClientAddresses(config.http.trustedProxies),
     foreignPages: new ForeignPages({ ...config.http, domain: config.domain }),
-    connections: new PortConnections({
+    connections: portConnections({
       idleTimeoutMs: config.http.proxyIdleTimeout,
       maxIdle: config.http.proxyIdleConnections,
     }),
-    exchanges: new ExchangeLimit(config.http.proxyMaxExchanges),
-    metrics: new HttpMetrics(coreMetrics),
+    exchanges: exchangeLimit(config.http.proxyMaxExchanges),
+    metrics: httpMetrics(coreMetrics),
     log,
   });
   const health = new Health();
   health.add("ledger", () => domain.ledger.check());
-  const greeting = new CollectedGreeting();
-  greeting.add(() => describeBackends(domain.backends.all()));
+  const greeting = collectGreeting();
+  greeting.add(() =>
+    domain.backends
+      .all()
+      .map(
+        ({ name, isolated }) =>
+          `  ${name}: ${isolated ? "isolated sandboxes" : "sandboxes WITHOUT isolation"}`,
+      ),
+  );
   const services = builtInServices({
-    sandboxes: domain.sandboxes,
-    snapshots: domain.snapshots,
-    events: domain.events,
-    templates: domain.templates,
-    volumes: domain.volumes,
-    backends: domain.backends,
-    leases: domain.leases,
-    warmUps: domain.warmUps,
-    admissions: domain.admissions,
+    ...domain,
     clock,
     targets: targeting,
     listeners: { all: () => listeners },
@@ -337,12 +325,6 @@ async function serve(
       return cleanup.run(clock, config.stopTimeout + config.http.drainTimeout);
     },
   };
-}
-
-function describeBackends(backends: readonly SandboxBackend[]): readonly string[] {
-  return backends.map(
-    ({ name, isolated }) => `  ${name}: ${isolated ? "isolated sandboxes" : "sandboxes WITHOUT isolation"}`,
-  );
 }
 
 /** As PEM. */

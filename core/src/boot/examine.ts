@@ -2,6 +2,7 @@ import { resolve } from "node:path";
 import { type BootOptions, type Inspected, inspect } from "./boot.js";
 import { type Configuration, configure } from "./configure.js";
 import { systemClock } from "../kernel/clock.js";
+import { BootError } from "../kernel/errors.js";
 import { type Deadline, within } from "../kernel/time.js";
 import { createLogger } from "../observe/logger.js";
 import { assessBackends } from "../sandbox/backends/choose-backends.js";
@@ -49,12 +50,8 @@ export async function examine(options: BootOptions): Promise<readonly NamedFindi
 
 function examineAssembly({ problems }: Inspected, count: number): readonly NamedFinding[] {
   const name = "configuration";
-  if (problems.length === 0) return [{ name, severity: "ok", message: `${count} plugins fit together` }];
-  return problems.map(({ message, at }) => ({
-    name,
-    severity: "fail",
-    message: at === undefined ? message : `${at}: ${message}`,
-  }));
+  if (problems.length > 0) return failures(name, new BootError(problems));
+  return [{ name, severity: "ok", message: `${count} plugins fit together` }];
 }
 
 async function examineBackends({ backends, configuration }: Inspected): Promise<readonly NamedFinding[]> {

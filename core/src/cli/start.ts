@@ -10,123 +10,106 @@ const EXIT_GRACE_MS = 3_000;
 
 /** Serves a configuration until a signal or an uncaught error. */
 export async function start(args: readonly string[]): Promise<number> {
-  const running = new Running();
-  running.listen();
-  try {
-    const server = await boot({ config: readConfig(configArgument(args), process.env) });
-    return await running.serve(server);
-  } finally {
-    running.close();
-  }
-}
-
-/** The process around a server: signals and uncaught errors. */
-class Running {
-  readonly #stopped = Promise.withResolvers<number>();
+  const { promise: stopped, resolve: exitWith } = Promise.withResolvers<number>();
   // Read at once: after the terminal is closed, at SIGHUP, it would be false.
-  readonly #hasTerminal = process.stdin.isTTY || process.stderr.isTTY;
-  #server: Server | undefined;
-  #isStopping = false;
-  #isBroken = false;
+  const hasTerminal = process.stdin.isTTY || process.stderr.isTTY;
+  let server: Server | undefined;
+  let isStopping = false;
+  let isBroken = false;
 
-  listen(): void {
-    process.on("uncaughtException", this.#onError);
-    process.on("unhandledRejection", this.#onError);
-  }
-
-  async serve(server: Server): Promise<number> {
-    this.#server = server;
-    process.on("SIGINT", this.#onSignal);
-    process.on("SIGTERM", this.#onSignal);
-    process.on("SIGHUP", this.#onHangUp);
-    process.stderr.write(greetingOf(server));
-    return this.#stopped.promise;
-  }
-
-  close(): void {
-    process.off("uncaughtException", this.#onError);
-    process.off("unhandledRejection", this.#onError);
-    process.off("SIGINT", this.#onSignal);
-    process.off("SIGTERM", this.#onSignal);
-    process.off("SIGHUP", this.#onHangUp);
-  }
-
-  readonly #onSignal = (signal: NodeJS.Signals): void => {
-    if (this.#isStopping) process.exit(signal === "SIGINT" ? 130 : 143);
-    this.#server?.log.info({ signal }, "stopping; a second signal stops at once");
-    this.#stop();
-  };
-
-  /** The terminal was closed, or a service manager asks to reload certificates. */
-  readonly #onHangUp = (signal: NodeJS.Signals): void => {
-    if (this.#hasTerminal) {
-      this.#onSignal(signal);
-      return;
-    }
-    const log = this.#server?.log;
-    try {
-      const listeners = this.#server?.reloadCertificates() ?? 0;
-      if (listeners > 0) log?.info({ signal, listeners }, "certificates reloaded");
-      else log?.info({ signal }, "there is nothing to reload: no listener has TLS");
-    } catch (error) {
-      log?.error({ signal, err: error }, "certificates could not be reloaded; the old ones stay in use");
-    }
+  const stop = (running: Server): void => {
+    if (isStopping) return;
+    isStopping = true;
+    const telling = setTimeout(() => tellWaiting(running), TELL_MS);
+    void running.stop().then(
+      (failures) => {
+        clearTimeout(telling);
+        for (const { owner, error } of failures)
+          running.log.error({ plugin: owner, err: error }, "stop went wrong");
+        exitWith(failures.length === 0 && !isBroken ? 0 : 1);
+        setTimeout(() => {
+          // A timer, socket or child process that a plugin left must not keep the process alive.
+          const resources = process.getActiveResourcesInfo();
+          running.log.error({ resources }, "something keeps the stopped server's process alive: it exits");
+          process.exit();
+        }, EXIT_GRACE_MS).unref();
+      },
+      // Expected never to reject.
+      (error: unknown) => {
+        running.log.error({ err: error }, "stop went wrong");
+        exitWith(1);
+      },
+    );
   };
 
   /**
    * Handles errors thrown outside of any request: in a timer, an event handler, an unawaited promise. The state that
    * they leave is unknown, so the server ends; the next one adopts its sandboxes.
    */
-  readonly #onError = (error: unknown): void => {
+  const onError = (error: unknown): void => {
     const plugin = currentOwner();
-    this.#isBroken = true;
-    if (this.#server === undefined) {
+    isBroken = true;
+    if (server === undefined) {
       const text = error instanceof Error ? (error.stack ?? error.message) : messageOf(error);
       process.stderr.write(
         `coppice: cannot start: plugin '${plugin}' failed outside of its start: ${text}\n`,
       );
       process.exit(1);
     }
-    this.#server.log.fatal({ plugin, err: error }, "uncaught error: the server stops");
-    if (this.#isStopping) return;
+    server.log.fatal({ plugin, err: error }, "uncaught error: the server stops");
+    if (isStopping) return;
     // The same fault may keep the server from stopping.
-    setTimeout(() => process.exit(1), this.#server.stopTimeoutMs).unref();
-    this.#stop();
+    setTimeout(() => process.exit(1), server.stopTimeoutMs).unref();
+    stop(server);
   };
 
-  #stop(): void {
-    const server = this.#server;
-    if (server === undefined || this.#isStopping) return;
-    this.#isStopping = true;
-    const tell = (): void => {
-      const { requests, drainTimeoutMs } = server;
-      if (requests === 0) return;
-      const what = requests === 1 ? "1 request" : `${requests} requests`;
-      process.stderr.write(
-        `Coppice waits for ${what}, ${drainTimeoutMs / 1000} s at most; a second signal (Ctrl-C) stops at once\n`,
-      );
-    };
-    const telling = setTimeout(tell, TELL_MS);
-    void server.stop().then(
-      (failures) => {
-        clearTimeout(telling);
-        for (const { owner, error } of failures)
-          server.log.error({ plugin: owner, err: error }, "stop went wrong");
-        this.#stopped.resolve(failures.length === 0 && !this.#isBroken ? 0 : 1);
-        setTimeout(() => {
-          // A timer, socket or child process that a plugin left must not keep the process alive.
-          const resources = process.getActiveResourcesInfo();
-          server.log.error({ resources }, "something keeps the stopped server's process alive: it exits");
-          process.exit();
-        }, EXIT_GRACE_MS).unref();
-      },
-      // Expected never to reject.
-      (error: unknown) => {
-        server.log.error({ err: error }, "stop went wrong");
-        this.#stopped.resolve(1);
-      },
-    );
+  const onSignal = (signal: NodeJS.Signals): void => {
+    if (isStopping) process.exit(signal === "SIGINT" ? 130 : 143);
+    server?.log.info({ signal }, "stopping; a second signal stops at once");
+    if (server !== undefined) stop(server);
+  };
+
+  /** The terminal was closed, or a service manager asks to reload certificates. */
+  const onHangUp = (signal: NodeJS.Signals): void => {
+    if (hasTerminal) onSignal(signal);
+    else if (server !== undefined) reloadCertificates(server, signal);
+  };
+
+  process.on("uncaughtException", onError);
+  process.on("unhandledRejection", onError);
+  try {
+    server = await boot({ config: readConfig(configArgument(args), process.env) });
+    process.on("SIGINT", onSignal);
+    process.on("SIGTERM", onSignal);
+    process.on("SIGHUP", onHangUp);
+    process.stderr.write(greetingOf(server));
+    return await stopped;
+  } finally {
+    process.off("uncaughtException", onError);
+    process.off("unhandledRejection", onError);
+    process.off("SIGINT", onSignal);
+    process.off("SIGTERM", onSignal);
+    process.off("SIGHUP", onHangUp);
   }
+}
+
+function reloadCertificates(server: Server, signal: NodeJS.Signals): void {
+  const { log } = server;
+  try {
+    const listeners = server.reloadCertificates();
+    if (listeners > 0) log.info({ signal, listeners }, "certificates reloaded");
+    else log.info({ signal }, "there is nothing to reload: no listener has TLS");
+  } catch (error) {
+    log.error({ signal, err: error }, "certificates could not be reloaded; the old ones stay in use");
+  }
+}
+
+function tellWaiting({ requests, drainTimeoutMs }: Server): void {
+  if (requests === 0) return;
+  const what = requests === 1 ? "1 request" : `${requests} requests`;
+  process.stderr.write(
+    `Coppice waits for ${what}, ${drainTimeoutMs / 1000} s at most; a second signal (Ctrl-C) stops at once\n`,
+  );
 }
 
 /** Addresses of the server and lines of its plugins. To stderr: stdout carries the log. */

@@ -216,7 +216,7 @@ export class HttpListener implements Listener {
       const route = routeOf(message);
       use.end();
       const seconds = (performance.now() - startedAt) / 1000;
-      this.#services.metrics.observe({
+      this.#services.metrics({
         surface: surfaceName,
         route,
         method: message.method ?? "",
@@ -258,7 +258,7 @@ export class HttpListener implements Listener {
         // The client left while its sandbox was looked up: no later event would decrease the count.
         if (response.destroyed) return;
         const { connections, exchanges } = this.#services;
-        response.once("close", exchanges.enter(target));
+        response.once("close", exchanges(target));
         await use.begin(target, request);
         await proxyRequest(request, target, { message, response, connections });
         return;
@@ -307,7 +307,7 @@ export class HttpListener implements Listener {
       }
       if (destination.kind === "proxy") {
         if (socket.destroyed) return;
-        socket.once("close", this.#services.exchanges.enter(destination.target));
+        socket.once("close", this.#services.exchanges(destination.target));
         await use.begin(destination.target, request);
         await proxyUpgrade(request, destination.target, { message, socket, head });
         return;

@@ -14,23 +14,18 @@ export interface Greeting {
 export const Greeting = createToken<Greeting>("greeting");
 
 /** Collects plugins' lines in set-up order. */
-export class CollectedGreeting implements Greeting {
-  readonly #parts: (() => readonly string[])[] = [];
-  readonly #variables: (() => Readonly<Record<string, string>>)[] = [];
-
-  add(lines: () => readonly string[]): void {
-    this.#parts.push(lines);
-  }
-
-  addVariables(variables: () => Readonly<Record<string, string>>): void {
-    this.#variables.push(variables);
-  }
-
-  lines(): readonly string[] {
-    const exports = this.#variables
-      .flatMap((variables) => Object.entries(variables()))
-      .map(([name, value]) => `  export ${name}=${value}`);
-    const heading = exports.length === 0 ? [] : ["Point an E2B SDK at it:"];
-    return [...this.#parts.flatMap((part) => part()), ...heading, ...exports];
-  }
+export function collectGreeting() {
+  const parts: (() => readonly string[])[] = [];
+  const variables: (() => Readonly<Record<string, string>>)[] = [];
+  return {
+    add: (lines) => void parts.push(lines),
+    addVariables: (some) => void variables.push(some),
+    lines(): readonly string[] {
+      const exports = variables
+        .flatMap((some) => Object.entries(some()))
+        .map(([name, value]) => `  export ${name}=${value}`);
+      const heading = exports.length === 0 ? [] : ["Point an E2B SDK at it:"];
+      return [...parts.flatMap((part) => part()), ...heading, ...exports];
+    },
+  } satisfies Greeting & { lines(): readonly string[] };
 }

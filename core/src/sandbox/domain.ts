@@ -21,7 +21,7 @@ import { Teardown } from "./backends/teardown.js";
 import { VolumeContents } from "./volumes/volume-contents.js";
 import { VolumeRegistry } from "./volumes/volume-registry.js";
 import { AddedWarmUps } from "./warm/warm-ups.js";
-import { WarmPools } from "./warm/warm-pools.js";
+import { warmPools } from "./warm/warm-pools.js";
 
 export interface SandboxDomainOptions {
   readonly config: SandboxesConfig;
@@ -53,7 +53,7 @@ export function createSandboxDomain(options: SandboxDomainOptions) {
   const teardown = new Teardown({ settings, metrics, clock, log });
   const warmUps = new AddedWarmUps();
   const events = new EventRelay({ settings, metrics, ledger, clock, log });
-  const pools = new WarmPools(options.metrics);
+  const pools = warmPools(options.metrics);
   const services: SandboxServices = { settings, backends, ledger, teardown, metrics, events, clock, log };
   const registry = new SandboxRegistry({
     ...services,

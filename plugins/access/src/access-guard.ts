@@ -15,10 +15,10 @@ export function accessGuard(options: AccessGuardOptions): Guard {
     const { method, url, clientAddress } = request;
     try {
       // Before anything more expensive than counting.
-      await options.perAddress.take(clientOf(clientAddress));
+      await options.perAddress(clientOf(clientAddress));
       if (url.pathname === "/health" && (method === "GET" || method === "HEAD")) return undefined;
       const principal = await authenticate(request, options);
-      await options.perKey.take(`${principal.tenant} ${principal.name}`);
+      await options.perKey(`${principal.tenant} ${principal.name}`);
       return principal;
     } catch (error) {
       if (error instanceof SandboxError) options.onRefused(error.code);

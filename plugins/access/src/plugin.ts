@@ -25,7 +25,7 @@ import { keysCreate } from "./keys/keys-create.js";
 import { keysList } from "./keys/keys-list.js";
 import { keysRevoke } from "./keys/keys-revoke.js";
 import { Quotas, refusedTemplates } from "./quotas.js";
-import { RateLimit } from "./rate-limit.js";
+import { rateLimit } from "./rate-limit.js";
 
 /** Authentication and authorization of the control plane, quotas and rate limits of tenants. */
 export const plugin = definePlugin({
@@ -60,8 +60,8 @@ export const plugin = definePlugin({
       accessGuard({
         apiKeys,
         tokens: jwt && new JsonWebTokens({ settings: jwt, clock, log }),
-        perAddress: new RateLimit(rateLimits.perAddress),
-        perKey: new RateLimit(rateLimits.perKey),
+        perAddress: rateLimit(rateLimits.perAddress),
+        perKey: rateLimit(rateLimits.perKey),
         onRefused: (reason) => metrics.refused.inc({ reason }),
       }),
     );

@@ -1,48 +1,54 @@
-import { type LiveSandbox, type Sandboxes, SandboxError } from "@coppice/core";
+import {
+  CODE_PORT,
+  ENVD_PORT,
+  type Guard,
+  isLocalClient,
+  type LiveSandbox,
+  type Sandboxes,
+  SandboxError,
+  type TargetResolver,
+} from "@coppice/core";
 
-export const DEBUG_SANDBOX_ID = "debug";
+const DEBUG_SANDBOX_ID = "debug";
+const PORTS: ReadonlyMap<string, number> = new Map([
+  ["envd", ENVD_PORT],
+  ["code", CODE_PORT],
+]);
 
-/** The one sandbox that all clients in debug mode share: open, without an end, created at the first request. */
-export class DebugSandbox {
-  readonly #sandboxes: Sandboxes;
-  readonly #template: string;
-  #making: Promise<LiveSandbox> | undefined;
+/**
+ * Restricts the debug sandbox, which has no token and a well-known id, to clients of this machine, at each port and
+ * address, and keeps out foreign web pages in a local browser.
+ */
+export const debugGuard: Guard = ({ target, headers }) => {
+  if (target?.sandbox.record.id !== DEBUG_SANDBOX_ID || isLocalClient(headers)) return;
+  throw new SandboxError("debug_sandbox_remote", "the debug sandbox is for clients of this machine");
+};
 
-  constructor(sandboxes: Sandboxes, template: string) {
-    this.#sandboxes = sandboxes;
-    this.#template = template;
-  }
-
-  /**
-   * The running sandbox. Concurrent callers share one creation; after a kill or a failure the next call creates
-   * another.
-   * @throws the errors of `Sandboxes.create`.
-   */
-  get(): Promise<LiveSandbox> {
-    this.#making ??= this.#find().finally(() => {
-      this.#making = undefined;
+/**
+ * Sends requests at the fixed ports of debug mode to the one sandbox that all its clients share: open, without an end,
+ * created at the first request. It requires no token, so it needs both a loopback listener and a client that is no
+ * foreign web page. Concurrent requests share one creation; after a kill or a failure the next one creates another.
+ */
+export function debugTarget(sandboxes: Sandboxes, template: string): TargetResolver {
+  let making: Promise<LiveSandbox> | undefined;
+  return async (message, _url, listener) => {
+    const port = PORTS.get(listener.name);
+    if (port === undefined || !listener.isLoopback || !isLocalClient(message.headers)) return undefined;
+    making ??= findOrCreate(sandboxes, template).finally(() => {
+      making = undefined;
     });
-    return this.#making;
-  }
+    return { sandbox: await making, port };
+  };
+}
 
-  async #find(): Promise<LiveSandbox> {
-    const found = this.#sandboxes.find(DEBUG_SANDBOX_ID);
-    if (found?.isReachable === true) return found;
-    if (found === undefined) await this.#untilGone();
-    return this.#sandboxes.create({
-      id: DEBUG_SANDBOX_ID,
-      template: this.#template,
-      timeoutMs: undefined,
-      secure: false,
-    });
-  }
-
-  /** A sandbox that is being killed keeps its id until nothing of it is left; killing it again waits for that. */
-  async #untilGone(): Promise<void> {
-    try {
-      await this.#sandboxes.kill(DEBUG_SANDBOX_ID);
-    } catch (error) {
+async function findOrCreate(sandboxes: Sandboxes, template: string): Promise<LiveSandbox> {
+  const found = sandboxes.find(DEBUG_SANDBOX_ID);
+  if (found?.isReachable === true) return found;
+  // One that is being killed keeps its id until nothing of it is left; killing it again waits for that.
+  if (found === undefined) {
+    await sandboxes.kill(DEBUG_SANDBOX_ID).catch((error: unknown) => {
       if (!(error instanceof SandboxError && error.code === "not_found")) throw error;
-    }
+    });
   }
+  return sandboxes.create({ id: DEBUG_SANDBOX_ID, template, timeoutMs: undefined, secure: false });
 }

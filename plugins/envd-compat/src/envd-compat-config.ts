@@ -7,5 +7,3 @@ export const envdCompatConfig = z.strictObject({
     .describe("Serve one shared, open sandbox on the loopback listeners envd and code, for E2B_DEBUG=true."),
   debugTemplate: z.string().default("code-interpreter-v1").describe("Template of the debug sandbox."),
 });
-
-export type EnvdCompatConfig = z.infer<typeof envdCompatConfig>;

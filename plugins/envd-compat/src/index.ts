@@ -1,2 +1,1 @@
 export { plugin as default } from "./plugin.js";
-export { envdCompatConfig, type EnvdCompatConfig } from "./envd-compat-config.js";

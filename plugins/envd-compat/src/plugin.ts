@@ -1,8 +1,6 @@
 import { Clock, definePlugin, sandboxEnvironment, Sandboxes, Targets, targetOf } from "@coppice/core";
 import { codeGuard } from "./code-guard.js";
-import { debugGuard } from "./debug-guard.js";
-import { DebugSandbox } from "./debug-sandbox.js";
-import { debugTarget } from "./debug-target.js";
+import { debugGuard, debugTarget } from "./debug-sandbox.js";
 import { envdCompatConfig } from "./envd-compat-config.js";
 import { envdGuard } from "./envd-guard.js";
 import { metricsBody } from "./metrics-body.js";
@@ -44,6 +42,6 @@ export const plugin = definePlugin({
     }
 
     targets.add(signatureTarget(sandboxes));
-    if (debugSandbox) targets.add(debugTarget(new DebugSandbox(sandboxes, debugTemplate)));
+    if (debugSandbox) targets.add(debugTarget(sandboxes, debugTemplate));
   },
 });

@@ -45,6 +45,10 @@ interface DeliveryQuery extends Page {
   readonly webhook?: string | undefined;
 }
 
+// Named as the fields of a delivery.
+const COLUMNS = `delivery.id, webhook, event, type, sandbox, state, attempts, next_at_ms AS nextAtMs,
+  delivery.created_at_ms AS createdAtMs, ended_at_ms AS endedAtMs, status, error`;
+
 export class DeliveryStore {
   readonly #database: DatabaseSync;
   readonly #settings: EventsConfig["webhooks"];
@@ -107,7 +111,7 @@ export class DeliveryStore {
     }
     return this.#database
       .prepare(
-        `SELECT delivery.* FROM delivery JOIN webhook ON webhook.id = delivery.webhook
+        `SELECT ${COLUMNS} FROM delivery JOIN webhook ON webhook.id = delivery.webhook
          WHERE ${conditions.join(" AND ")}
          ORDER BY delivery.sequence ${oldestFirst ? "ASC" : "DESC"} LIMIT ? OFFSET ?`,
       )
@@ -152,19 +156,5 @@ function prepare(database: DatabaseSync) {
 }
 
 function parse(row: Record<string, SQLOutputValue>): Delivery {
-  const number = (name: string) => (row[name] === null ? undefined : Number(row[name]));
-  return {
-    id: String(row["id"]),
-    webhook: String(row["webhook"]),
-    event: String(row["event"]),
-    type: String(row["type"]),
-    sandbox: String(row["sandbox"]),
-    state: String(row["state"]) as DeliveryState,
-    attempts: Number(row["attempts"]),
-    nextAtMs: number("next_at_ms"),
-    createdAtMs: Number(row["created_at_ms"]),
-    endedAtMs: number("ended_at_ms"),
-    status: number("status"),
-    error: row["error"] === null ? undefined : String(row["error"]),
-  };
+  return Object.fromEntries(Object.entries(row).filter(([, value]) => value !== null)) as unknown as Delivery;
 }

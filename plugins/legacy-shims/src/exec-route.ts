@@ -8,9 +8,9 @@ import {
   type Sandboxes,
   sandboxesOf,
 } from "@coppice/core";
-import type { Commands } from "@coppice/plugin-commands";
+import { type Commands, describeExit } from "@coppice/plugin-commands";
 import { z } from "zod";
-import { execute } from "./execute.js";
+import { BoundedBytes } from "./bounded-bytes.js";
 import type { LegacyShimsConfig } from "./legacy-shims-config.js";
 
 export interface ExecOptions {
@@ -45,18 +45,31 @@ export function mountExec(router: Router, { sandboxes, commands, config }: ExecO
     running += 1;
     try {
       const { cmd, args, cwd, env, user, timeout_ms: timeoutMs } = body;
-      context.body = await execute(commands, sandbox, {
-        request: {
-          ...(args ? { path: cmd, args } : { path: config.shell, args: ["-c", cmd] }),
-          cwd: cwd ?? undefined,
-          environment: env ?? undefined,
-          user: user ?? undefined,
-          input: "none",
-          timeoutMs: timeoutMs ?? config.defaultTimeout,
-        },
-        maxOutputBytes: config.maxOutput,
-        signal: requestOf(context).signal,
+      const command = await commands.start(sandbox, {
+        ...(args ? { path: cmd, args } : { path: config.shell, args: ["-c", cmd] }),
+        cwd: cwd ?? undefined,
+        environment: env ?? undefined,
+        user: user ?? undefined,
+        input: "none",
+        timeoutMs: timeoutMs ?? config.defaultTimeout,
       });
+      const stdout = new BoundedBytes(config.maxOutput);
+      const stderr = new BoundedBytes(config.maxOutput);
+      // When the client leaves, the command lives on until its time-out.
+      for await (const { stream, data } of command.subscribe(requestOf(context).signal)) {
+        (stream === "stderr" ? stderr : stdout).push(data);
+      }
+      if (command.end === undefined) throw new SandboxError("client_gone", "the client is gone");
+      const { exit } = command.end;
+      if (exit === undefined)
+        throw new SandboxError("sandbox_ended", "the sandbox ended while the command ran");
+      context.body = {
+        stdout: stdout.text,
+        stderr: stderr.text,
+        exit_code: describeExit(exit).exitCode,
+        timed_out: command.expired.aborted,
+        truncated: stdout.isTruncated || stderr.isTruncated,
+      };
     } finally {
       running -= 1;
     }

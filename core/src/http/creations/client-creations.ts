@@ -1,11 +1,13 @@
+import { createHash } from "node:crypto";
 import type { IncomingMessage, ServerResponse } from "node:http";
+import type { Clock } from "../../kernel/clock.js";
+import { SandboxError } from "../../kernel/errors.js";
 import type { CreateSandbox, Sandboxes } from "../../sandbox/life/sandboxes.js";
 import type { LiveSandbox } from "../../sandbox/model/live-sandbox.js";
 import { parseIdempotencyKey } from "../messages/idempotency-key.js";
 import { noteSandbox, type RequestCarrier, requestOf } from "../surfaces/surface-request.js";
 import { tenantOf } from "../surfaces/tenant-of.js";
 import { createSandbox } from "./claimed.js";
-import { IdempotentCreations, type IdempotentCreationsOptions } from "./idempotent-creations.js";
 
 /** The parts of koa's context that a creation uses. */
 export type CreationContext = Extract<RequestCarrier, { readonly state: unknown }> & {
@@ -22,25 +24,112 @@ export interface ClientCreation {
   readonly asked?: unknown;
 }
 
-/** Makes sandboxes for the clients of a surface: one for all requests with the same `Idempotency-Key`. */
-export class ClientCreations {
-  readonly #keyed: IdempotentCreations;
+export interface ClientCreationsOptions {
+  readonly clock: Clock;
+  /** Time for which a key is remembered. */
+  readonly keptMs: number;
+  /** Maximum of remembered keys; the oldest go first. */
+  readonly most: number;
+}
 
-  constructor(options: IdempotentCreationsOptions) {
-    this.#keyed = new IdempotentCreations(options);
+interface KeyedCreation {
+  readonly fingerprint: string;
+  readonly made: Promise<LiveSandbox>;
+  readonly expiresAtMs: number;
+}
+
+/** Makes sandboxes for the clients of a surface: one for all requests of a tenant with the same `Idempotency-Key`. */
+export class ClientCreations {
+  readonly #options: ClientCreationsOptions;
+  readonly #keyed = new Map<string, KeyedCreation>();
+
+  constructor(options: ClientCreationsOptions) {
+    this.#options = options;
   }
 
   /**
-   * Without a key the sandbox ends when its client leaves before the answer: no other client knows its id.
-   * @throws SandboxError invalid_argument for an invalid key, as `IdempotentCreations.create` and `createSandbox`.
+   * Without a key the sandbox ends when its client leaves before the answer: no other client knows its id. With one the
+   * creation goes on, because the client will repeat its request.
+   * @throws SandboxError invalid_argument for an invalid key; already_exists when the key was used for another request,
+   * or its sandbox has ended; the errors of `Sandboxes.create`, after which the key is free again.
    */
   async create(ctx: CreationContext, { own, wanted, asked = wanted }: ClientCreation): Promise<LiveSandbox> {
     const key = parseIdempotencyKey(ctx.req.headers["idempotency-key"]);
     const sandbox =
       key === undefined
         ? await createSandbox(own, wanted, { request: requestOf(ctx), response: ctx.res })
-        : await this.#keyed.create(own, { tenant: tenantOf(ctx), key, wanted, asked });
+        : await this.#createOnce(key, tenantOf(ctx), { own, wanted, asked });
     noteSandbox(ctx, sandbox.record.id);
     return sandbox;
   }
+
+  async #createOnce(
+    key: string,
+    tenant: string,
+    { own, wanted, asked }: ClientCreation,
+  ): Promise<LiveSandbox> {
+    const name = JSON.stringify([tenant, key]);
+    const fingerprint = fingerprintOf(asked);
+    const known = this.#find(name) ?? this.#outlived(own, key);
+    if (known !== undefined) {
+      if (known.fingerprint !== fingerprint) {
+        throw new SandboxError("idempotency_key_reused", "this Idempotency-Key was used for another request");
+      }
+      const { record } = await known.made;
+      const sandbox = own.find(record.id);
+      if (sandbox !== undefined) return sandbox;
+      throw new SandboxError(
+        "idempotent_sandbox_ended",
+        "the sandbox that was made with this Idempotency-Key has ended",
+      );
+    }
+    const made = own.create({ ...wanted, idempotency: { key, fingerprint } });
+    this.#remember(name, {
+      fingerprint,
+      made,
+      expiresAtMs: this.#options.clock.now() + this.#options.keptMs,
+    });
+    try {
+      return await made;
+    } catch (error) {
+      this.#keyed.delete(name);
+      throw error;
+    }
+  }
+
+  #find(name: string): KeyedCreation | undefined {
+    const creation = this.#keyed.get(name);
+    return creation !== undefined && creation.expiresAtMs > this.#options.clock.now() ? creation : undefined;
+  }
+
+  /** A sandbox of that key from an earlier server. */
+  #outlived(own: ClientCreation["own"], key: string): KeyedCreation | undefined {
+    const { clock, keptMs } = this.#options;
+    for (const sandbox of own.list()) {
+      const { idempotency, startedAtMs } = sandbox.record;
+      if (idempotency?.key !== key || startedAtMs + keptMs <= clock.now()) continue;
+      const { fingerprint } = idempotency;
+      return { fingerprint, made: Promise.resolve(sandbox), expiresAtMs: startedAtMs + keptMs };
+    }
+    return undefined;
+  }
+
+  #remember(name: string, creation: KeyedCreation): void {
+    // To the end: the earliest are dropped first.
+    this.#keyed.delete(name);
+    this.#keyed.set(name, creation);
+    for (const [oldest, { expiresAtMs }] of this.#keyed) {
+      if (this.#keyed.size <= this.#options.most && expiresAtMs > this.#options.clock.now()) return;
+      this.#keyed.delete(oldest);
+    }
+  }
+}
+
+/** Equal for equal requests, with their parts in any order. A digest, so that it reveals no variables. */
+function fingerprintOf(asked: unknown): string {
+  const sorted = (_key: string, value: unknown): unknown =>
+    value !== null && typeof value === "object" && !Array.isArray(value)
+      ? Object.fromEntries(Object.entries(value).toSorted(([a], [b]) => (a < b ? -1 : 1)))
+      : value;
+  return createHash("sha256").update(JSON.stringify(asked, sorted)).digest("hex");
 }

@@ -15,25 +15,19 @@ export interface PortConnectionsOptions {
 /** Pauses between dials to a program that is just starting. */
 const DIAL_PAUSES_MS = [100, 200, 300, 400];
 
-/** Keep-alive connections to the ports of sandboxes. */
-export class PortConnections {
-  readonly #options: PortConnectionsOptions;
-  readonly #agents = new WeakMap<LiveSandbox, PortAgent>();
+/**
+ * An agent with keep-alive connections to the ports of a sandbox; the option `port` of a request names the port. The
+ * backend ends its connections with the sandbox.
+ */
+export type PortConnections = (sandbox: LiveSandbox) => Agent;
 
-  constructor(options: PortConnectionsOptions) {
-    this.#options = options;
-  }
-
-  /**
-   * An agent for requests to this sandbox; their option `port` names the port. The backend ends its connections with the sandbox.
-   */
-  agent(sandbox: LiveSandbox): Agent {
-    const known = this.#agents.get(sandbox);
-    if (known !== undefined) return known;
-    const agent = new PortAgent(sandbox, this.#options);
-    this.#agents.set(sandbox, agent);
+export function portConnections(options: PortConnectionsOptions): PortConnections {
+  const agents = new WeakMap<LiveSandbox, PortAgent>();
+  return (sandbox) => {
+    const agent = agents.get(sandbox) ?? new PortAgent(sandbox, options);
+    agents.set(sandbox, agent);
     return agent;
-  }
+  };
 }
 
 /**

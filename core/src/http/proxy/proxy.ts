@@ -112,7 +112,7 @@ export async function proxyRequest(
   };
 
   if (isBoundToConnection(message)) await sendAlone();
-  else send({ agent: connections.agent(target.sandbox) });
+  else send({ agent: connections(target.sandbox) });
   await ended;
 }
 

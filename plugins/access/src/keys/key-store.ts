@@ -39,7 +39,9 @@ const MIGRATIONS: readonly string[] = [
    CREATE UNIQUE INDEX key_in_use ON key (tenant, name) WHERE revoked_at_ms IS NULL;`,
 ];
 
-const COLUMNS = "id, tenant, name, scopes, hint, created_at_ms, expires_at_ms, revoked_at_ms";
+// Named as the fields of a key.
+const COLUMNS = `id, tenant, name, scopes, hint,
+  created_at_ms AS createdAtMs, expires_at_ms AS expiresAtMs, revoked_at_ms AS revokedAtMs`;
 const HINT_LENGTH = 8;
 const SQLITE_CONSTRAINT_UNIQUE = 2067;
 
@@ -119,15 +121,6 @@ function prepare(database: DatabaseSync) {
 }
 
 function parse(row: Record<string, SQLOutputValue>): StoredKey {
-  const time = (value: SQLOutputValue | undefined) => (value === null ? undefined : Number(value));
-  return {
-    id: String(row["id"]),
-    tenant: String(row["tenant"]),
-    name: String(row["name"]),
-    scopes: String(row["scopes"]).split(" ").filter(isKeyScope),
-    hint: String(row["hint"]),
-    createdAtMs: Number(row["created_at_ms"]),
-    expiresAtMs: time(row["expires_at_ms"]),
-    revokedAtMs: time(row["revoked_at_ms"]),
-  };
+  const { scopes, ...known } = Object.fromEntries(Object.entries(row).filter(([, value]) => value !== null));
+  return { ...known, scopes: String(scopes).split(" ").filter(isKeyScope) } as unknown as StoredKey;
 }
