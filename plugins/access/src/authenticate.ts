@@ -21,7 +21,7 @@ export async function authenticate(
   const bearer = BEARER.exec(headers.authorization ?? "")?.[1];
   const given = typeof key === "string" && key !== "" ? key : bearer;
   if (given === undefined) throw new SandboxError("credential_missing", "authorization header is missing");
-  if (given === bearer && tokens !== undefined && JWT_FORM.test(given)) return tokens.find(given);
+  if (given === bearer && tokens !== undefined && JWT_FORM.test(given)) return tokens(given);
   const principal = apiKeys.find(given);
   if (principal !== undefined) return principal;
   const isKey = API_KEY_FORM.test(given);

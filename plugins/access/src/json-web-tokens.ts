@@ -8,7 +8,7 @@ import {
   SCOPES,
   PRINCIPAL_TYPES,
 } from "@coppice/core";
-import { createRemoteJWKSet, errors, type JWTPayload, jwtVerify } from "jose";
+import { createRemoteJWKSet, errors, type JWTPayload, jwtVerify, type JWTVerifyGetKey } from "jose";
 import type { JwtSettings } from "./access-config.js";
 import { TENANT_NAME } from "./keys/tenant-name.js";
 
@@ -21,90 +21,76 @@ export interface JsonWebTokensOptions {
 const MAX_SUBJECT = 200;
 const NAMED_SCOPES: ReadonlyMap<string, Scope> = new Map(SCOPES.map((scope) => [`${scope}:sandbox`, scope]));
 
+/**
+ * Finds the principal of a token. @throws SandboxError unauthenticated for an invalid one, unavailable without the
+ * provider's keys.
+ */
+export type JsonWebTokens = (token: string) => Promise<Principal>;
+
 /** Tokens of an identity provider: RS256 only, verified by its published keys. */
-export class JsonWebTokens {
-  readonly #options: JsonWebTokensOptions;
-  readonly #keys: ReturnType<typeof createRemoteJWKSet>;
-
-  constructor(options: JsonWebTokensOptions) {
-    this.#options = options;
-    const { jwksUrl, cacheFor, refetchAfter, fetchTimeout } = options.settings;
-    this.#keys = createRemoteJWKSet(new URL(jwksUrl), {
-      cacheMaxAge: cacheFor,
-      // A token with an unknown key has the set fetched again, but clients cannot force that at will.
-      cooldownDuration: refetchAfter,
-      timeoutDuration: fetchTimeout,
-    });
-  }
-
-  /** @throws SandboxError unauthenticated for an invalid token, unavailable without the provider's keys. */
-  async find(token: string): Promise<Principal> {
-    return this.#principalOf(await this.#verify(token));
-  }
-
-  async #verify(token: string): Promise<JWTPayload> {
-    const { settings, clock } = this.#options;
+export function jsonWebTokens({ settings, clock, log }: JsonWebTokensOptions): JsonWebTokens {
+  const { jwksUrl, issuer, audience } = settings;
+  const keys = createRemoteJWKSet(new URL(jwksUrl), {
+    cacheMaxAge: settings.cacheFor,
+    // A token with an unknown key has the set fetched again, but clients cannot force that at will.
+    cooldownDuration: settings.refetchAfter,
+    timeoutDuration: settings.fetchTimeout,
+  });
+  const keyOf: JWTVerifyGetKey = (header, input) => {
+    if (header.kid === undefined) throw new errors.JWKSNoMatchingKey();
+    return keys(header, input);
+  };
+  return async (token) => {
     try {
-      const { payload } = await jwtVerify(
-        token,
-        (header, input) => {
-          if (header.kid === undefined) throw new errors.JWKSNoMatchingKey();
-          return this.#keys(header, input);
-        },
-        {
-          algorithms: ["RS256"],
-          requiredClaims: ["exp", "sub"],
-          clockTolerance: settings.clockTolerance / 1000,
-          currentDate: new Date(clock.now()),
-          ...(settings.issuer !== undefined && { issuer: settings.issuer }),
-          ...(settings.audience !== undefined && { audience: settings.audience }),
-        },
-      );
-      return payload;
+      const { payload } = await jwtVerify(token, keyOf, {
+        algorithms: ["RS256"],
+        requiredClaims: ["exp", "sub"],
+        clockTolerance: settings.clockTolerance / 1000,
+        currentDate: new Date(clock.now()),
+        ...(issuer !== undefined && { issuer }),
+        ...(audience !== undefined && { audience }),
+      });
+      return principalOf(payload, settings.tenantClaim);
     } catch (error) {
-      throw this.#refusalOf(error);
+      if (error instanceof SandboxError) throw error;
+      if (!isOfProvider(error)) {
+        const isExpired = error instanceof errors.JWTExpired;
+        const text = isExpired ? "the access token has expired" : "the access token is not valid";
+        throw new SandboxError("credential_invalid", text, { cause: error });
+      }
+      log.error({ jwksUrl, reason: messageOf(error) }, "keys for JWTs cannot be fetched");
+      const text = "access tokens cannot be checked at the moment";
+      throw new SandboxError("identity_provider_unavailable", text, { cause: error });
     }
-  }
+  };
+}
 
-  #refusalOf(error: unknown): SandboxError {
-    const isProvider =
-      error instanceof errors.JWKSTimeout ||
-      error instanceof errors.JWKSInvalid ||
-      // Other errors come from fetching; JOSEError itself is thrown for an answer that is not 200.
-      !(error instanceof errors.JOSEError) ||
-      error.constructor === errors.JOSEError;
-    if (!isProvider) {
-      const text =
-        error instanceof errors.JWTExpired ? "the access token has expired" : "the access token is not valid";
-      return new SandboxError("credential_invalid", text, { cause: error });
-    }
-    const { log, settings } = this.#options;
-    log.error({ jwksUrl: settings.jwksUrl, reason: messageOf(error) }, "keys for JWTs cannot be fetched");
-    const text = "access tokens cannot be checked at the moment";
-    return new SandboxError("identity_provider_unavailable", text, { cause: error });
-  }
+/** True when the provider's keys could not be had; false for a token that is not valid. */
+function isOfProvider(error: unknown): boolean {
+  if (error instanceof errors.JWKSTimeout || error instanceof errors.JWKSInvalid) return true;
+  // Other errors come from fetching; JOSEError itself is thrown for an answer that is not 200.
+  return !(error instanceof errors.JOSEError) || error.constructor === errors.JOSEError;
+}
 
-  #principalOf(payload: JWTPayload): Principal {
-    const { sub = "", act, principal_type: type } = payload;
-    if (sub === "" || sub.length > MAX_SUBJECT) throw notValid();
-    const acting = (act as { readonly sub?: unknown } | undefined)?.sub;
-    const actor = typeof acting === "string" ? acting.slice(0, MAX_SUBJECT) : undefined;
-    return {
-      tenant: this.#tenantOf(payload, sub),
-      name: actor === undefined ? sub : `${actor} for ${sub}`,
-      scopes: scopesIn(payload),
-      type: PRINCIPAL_TYPES.find((known) => known === type),
-      actor,
-    };
-  }
+function principalOf(payload: JWTPayload, tenantClaim: string): Principal {
+  const { sub = "", act, principal_type: type } = payload;
+  if (sub === "" || sub.length > MAX_SUBJECT) throw notValid();
+  const acting = (act as { readonly sub?: unknown } | undefined)?.sub;
+  const actor = typeof acting === "string" ? acting.slice(0, MAX_SUBJECT) : undefined;
+  return {
+    tenant: tenantIn(payload[tenantClaim]) ?? `sub:${sub}`,
+    name: actor === undefined ? sub : `${actor} for ${sub}`,
+    scopes: scopesIn(payload),
+    type: PRINCIPAL_TYPES.find((known) => known === type),
+    actor,
+  };
+}
 
-  /** The organization, or for people without one a personal tenant whose name no organization can have. */
-  #tenantOf(payload: JWTPayload, sub: string): string {
-    const organization = payload[this.#options.settings.tenantClaim];
-    if (organization === undefined || organization === null || organization === "") return `sub:${sub}`;
-    if (typeof organization !== "string" || !TENANT_NAME.test(organization)) throw notValid();
-    return organization;
-  }
+/** The organization; undefined for people without one, who get a tenant whose name no organization can have. */
+function tenantIn(organization: unknown): string | undefined {
+  if (organization === undefined || organization === null || organization === "") return undefined;
+  if (typeof organization === "string" && TENANT_NAME.test(organization)) return organization;
+  throw notValid();
 }
 
 /** `scp` is a list; some providers write `scope`, one text with spaces. */

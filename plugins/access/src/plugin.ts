@@ -18,13 +18,13 @@ import { auditList } from "./audit/audit-list.js";
 import { AuditLog } from "./audit/audit-log.js";
 import { auditObserver } from "./audit/audit-observer.js";
 import { mountAudit } from "./audit/audit-route.js";
-import { JsonWebTokens } from "./json-web-tokens.js";
+import { jsonWebTokens } from "./json-web-tokens.js";
 import { keptDevelopmentKey } from "./keys/development-key.js";
 import { KeyStore } from "./keys/key-store.js";
 import { keysCreate } from "./keys/keys-create.js";
 import { keysList } from "./keys/keys-list.js";
 import { keysRevoke } from "./keys/keys-revoke.js";
-import { Quotas, refusedTemplates } from "./quotas.js";
+import { quotaCheck, refusedTemplates } from "./quotas.js";
 import { rateLimit } from "./rate-limit.js";
 
 /** Authentication and authorization of the control plane, quotas and rate limits of tenants. */
@@ -59,13 +59,13 @@ export const plugin = definePlugin({
       "api",
       accessGuard({
         apiKeys,
-        tokens: jwt && new JsonWebTokens({ settings: jwt, clock, log }),
+        tokens: jwt && jsonWebTokens({ settings: jwt, clock, log }),
         perAddress: rateLimit(rateLimits.perAddress),
         perKey: rateLimit(rateLimits.perKey),
         onRefused: (reason) => metrics.refused.inc({ reason }),
       }),
     );
-    admissions.add(new Quotas(quotas, clock).check);
+    admissions.add(quotaCheck(quotas, clock));
     context.onStart(() => {
       for (const message of refusedTemplates(quotas, templates.all())) log.warn(message);
     });

@@ -27,20 +27,39 @@ export function refusedTemplates(
   );
 }
 
-export class Quotas {
-  readonly #settings: QuotaSettings;
-  readonly #clock: Clock;
+/** The check of every creation and growth; the registry lets no other decision come in between. */
+export function quotaCheck({ tenants, everybody }: QuotaSettings, clock: Clock): AdmissionCheck {
   /** Times of each tenant's creations, as far back as its quota looks. */
-  readonly #creations = new Map<string, number[]>();
+  const creations = new Map<string, number[]>();
+  const quotaOf = (tenant: string): TenantQuota =>
+    (Object.hasOwn(tenants, tenant) ? tenants[tenant] : undefined) ?? everybody;
 
-  constructor(settings: QuotaSettings, clock: Clock) {
-    this.#settings = settings;
-    this.#clock = clock;
-  }
+  /** An identity provider may have any number of tenants: idle ones are dropped. */
+  const forgetIdle = (nowMs: number): void => {
+    for (const [tenant, times] of creations) {
+      const per = quotaOf(tenant).creations?.per ?? 0;
+      if ((times.at(-1) ?? 0) > nowMs - per) return;
+      creations.delete(tenant);
+    }
+  };
 
-  /** Call it before every creation and growth; the registry lets no other decision come in between. */
-  readonly check: AdmissionCheck = (wanted, existing) => {
-    const quota = this.#quotaOf(wanted.owner);
+  const take = (tenant: string, { sandboxes, per }: NonNullable<TenantQuota["creations"]>): void => {
+    const nowMs = clock.now();
+    const recent = (creations.get(tenant) ?? []).filter((atMs) => atMs > nowMs - per);
+    const oldestMs = recent.at(-sandboxes);
+    if (oldestMs !== undefined) {
+      const text = `you have reached the maximum rate of new sandboxes (${sandboxes} in ${per / 1000} s)`;
+      throw exhausted(text, Math.max(Math.ceil((oldestMs + per - nowMs) / 1000), 1));
+    }
+    recent.push(nowMs);
+    // To the end, so that the longest idle tenants come first.
+    creations.delete(tenant);
+    creations.set(tenant, recent);
+    forgetIdle(nowMs);
+  };
+
+  return (wanted, existing) => {
+    const quota = quotaOf(wanted.owner);
     if (quota.sandboxes !== undefined && existing.length >= quota.sandboxes) {
       throw exhausted(
         `you have reached the maximum number of concurrent E2B sandboxes (${quota.sandboxes}). If you need more, ask the operator of this server`,
@@ -59,38 +78,8 @@ export class Quotas {
         throw exhausted(`you have reached the maximum of ${WORDS[what]} (${most}): ${used} are in use`);
       }
     }
-    if (quota.creations !== undefined && wanted.state === "creating")
-      this.#take(wanted.owner, quota.creations);
+    if (quota.creations !== undefined && wanted.state === "creating") take(wanted.owner, quota.creations);
   };
-
-  #quotaOf(tenant: string): TenantQuota {
-    const { tenants, everybody } = this.#settings;
-    return (Object.hasOwn(tenants, tenant) ? tenants[tenant] : undefined) ?? everybody;
-  }
-
-  #take(tenant: string, { sandboxes, per }: { readonly sandboxes: number; readonly per: number }): void {
-    const nowMs = this.#clock.now();
-    const recent = (this.#creations.get(tenant) ?? []).filter((atMs) => atMs > nowMs - per);
-    const oldestMs = recent.at(-sandboxes);
-    if (oldestMs !== undefined) {
-      const text = `you have reached the maximum rate of new sandboxes (${sandboxes} in ${per / 1000} s)`;
-      throw exhausted(text, Math.max(Math.ceil((oldestMs + per - nowMs) / 1000), 1));
-    }
-    recent.push(nowMs);
-    // To the end, so that the longest idle tenants come first.
-    this.#creations.delete(tenant);
-    this.#creations.set(tenant, recent);
-    this.#forgetIdle(nowMs);
-  }
-
-  /** An identity provider may have any number of tenants: idle ones are dropped. */
-  #forgetIdle(nowMs: number): void {
-    for (const [tenant, times] of this.#creations) {
-      const per = this.#quotaOf(tenant).creations?.per ?? 0;
-      if ((times.at(-1) ?? 0) > nowMs - per) return;
-      this.#creations.delete(tenant);
-    }
-  }
 }
 
 function sum(records: readonly SandboxRecord[], what: Countable): number {

@@ -10,7 +10,7 @@ import {
 import type { Delivery } from "./delivery-store.js";
 import type { EventsStore } from "./events-store.js";
 import { parsePage } from "./parse-page.js";
-import type { Webhook } from "./webhook.js";
+import type { Webhook } from "./webhook-store.js";
 import { newWebhookBody, webhookChangeBody } from "./webhook-body.js";
 import type { Webhooks } from "./webhooks.js";
 

@@ -3,7 +3,7 @@ import { type Clock, SandboxError } from "@coppice/core";
 import type { EventsConfig } from "./events-config.js";
 import type { EventsStore } from "./events-store.js";
 import type { TargetGuard } from "./target-guard.js";
-import type { Webhook } from "./webhook.js";
+import type { Webhook } from "./webhook-store.js";
 
 export type WebhookRequest = Pick<Webhook, "name" | "url" | "types" | "isEnabled"> & {
   /** Generated when absent. */
@@ -68,11 +68,7 @@ export class Webhooks {
     if (change.url !== undefined) this.#checkUrl(change.url);
     const webhook: Webhook = {
       ...before,
-      name: change.name ?? before.name,
-      url: change.url ?? before.url,
-      types: change.types ?? before.types,
-      isEnabled: change.isEnabled ?? before.isEnabled,
-      secret: change.secret ?? before.secret,
+      ...Object.fromEntries(Object.entries(change).filter(([, value]) => value !== undefined)),
     };
     this.#options.store().webhooks.update(webhook);
     this.#options.onDue(id);

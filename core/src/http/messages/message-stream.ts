@@ -1,5 +1,5 @@
 import type { ServerResponse } from "node:http";
-import { type ContextValues, type HandlerContext, createContextKey } from "@connectrpc/connect";
+import { type HandlerContext, createContextKey } from "@connectrpc/connect";
 import { writeChunk } from "./write-chunk.js";
 
 /** The answer of a streaming RPC, for messages that are encoded already. */
@@ -14,14 +14,10 @@ export interface MessageStream {
   send(envelopes: readonly Uint8Array[]): Promise<void>;
 }
 
-const responseKey = createContextKey<ServerResponse | undefined>(undefined, {
+/** Key of the response in the context of an RPC. */
+export const responseKey = createContextKey<ServerResponse | undefined>(undefined, {
   description: "response of an RPC",
 });
-
-/** Stores the response for `messageStreamOf`. */
-export function bindResponse(values: ContextValues, response: ServerResponse): ContextValues {
-  return values.set(responseKey, response);
-}
 
 /**
  * The stream of an RPC's answer. Connect passes every message through half a dozen generators and copies; floods of

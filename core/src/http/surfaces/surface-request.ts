@@ -32,14 +32,10 @@ export interface SurfaceRequest {
   readonly principal: Principal | undefined;
 }
 
-const requestKey = createContextKey<SurfaceRequest | undefined>(undefined, {
+/** Key of the request in the context of an RPC. */
+export const requestKey = createContextKey<SurfaceRequest | undefined>(undefined, {
   description: "surface request",
 });
-
-/** Stores the request for `requestOf` in an RPC. */
-export function bindRequest(values: ContextValues, request: SurfaceRequest): ContextValues {
-  return values.set(requestKey, request);
-}
 
 /** The request of an RPC's context values. */
 export function requestIn(values: ContextValues): SurfaceRequest {

@@ -11,11 +11,11 @@ import type { Logger } from "../../observe/logger.js";
 import type { Answered, Guard, Observer, UpgradeHandler } from "./surface-hooks.js";
 import { destroySoon } from "../messages/destroy-soon.js";
 import { HttpError, withBody, withReason } from "../messages/http-error.js";
-import { bindResponse } from "../messages/message-stream.js";
+import { responseKey } from "../messages/message-stream.js";
 import { isPermit, permitByMethod, requireScope } from "./permit.js";
 import { overlaps } from "./route-overlap.js";
 import { sendAnswer } from "../messages/send-answer.js";
-import { bindRequest, notedSandbox, requestIn, type SurfaceRequest } from "./surface-request.js";
+import { notedSandbox, requestIn, requestKey, type SurfaceRequest } from "./surface-request.js";
 import { blameSender, mayBeUnparsable } from "../messages/unparsable-message.js";
 import { errorInterceptor, toHttpError, writeHttpError } from "../messages/wire-errors.js";
 
@@ -301,7 +301,7 @@ export class Surface {
     if (Number(message.headers["connect-timeout-ms"]) > MAX_TIMER_MS)
       delete message.headers["connect-timeout-ms"];
     const route = rpc.requestPath;
-    const values = bindResponse(bindRequest(createContextValues(), request), response);
+    const values = createContextValues().set(requestKey, request).set(responseKey, response);
     let answer;
     try {
       requireScope(request, "exec");
