@@ -17,7 +17,9 @@ export const shellSessionsConfig = z.strictObject({
   killGrace: duration("1s").describe(
     "Time that a command has to end after its time-out, and then its shell to be ready, before the shell is ended.",
   ),
-  maxOutput: size("64MiB").describe("Output of one command in its answer, of each stream; the rest is dropped."),
+  maxOutput: size("64MiB").describe(
+    "Output of one command in its answer, of each stream; the rest is dropped.",
+  ),
   maxSessions: count().default(64).describe("Sessions of one sandbox."),
   maxWaiting: count().default(100).describe("Calls that may wait for one session."),
 });

@@ -1,5 +1,5 @@
 import { type LiveSandbox, createToken } from "@coppice/core";
-import type { Exit, Output, SandboxId, Signal, TerminalSize } from "@coppice/core/backend";
+import type { Exit, Output, Process, SandboxId, Signal, TerminalSize } from "@coppice/core/backend";
 
 export interface StartCommand {
   /** The program: an absolute path, or a name looked up in PATH. No shell is involved unless this names one. */
@@ -164,6 +164,12 @@ export interface Commands {
    * sandbox does not serve). A missing program is no error: it exits with 127.
    */
   start(sandbox: LiveSandbox, request: StartCommand): Promise<StartedCommand>;
+  /**
+   * Enters a process that the caller has started by other means, such as a command of a shell that it keeps: it is listed,
+   * logged and killed as every other one.
+   * @throws SandboxError resource_exhausted (too many commands in this sandbox).
+   */
+  track(sandbox: LiveSandbox, request: StartCommand, process: Process): StartedCommand;
   /** Oldest first. */
   list(sandbox: LiveSandbox): readonly StartedCommand[];
   /** @throws SandboxError not_found `process with pid <n> not found` or `process with tag <t> not found`. */

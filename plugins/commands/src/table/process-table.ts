@@ -6,7 +6,7 @@ import {
   processEnvironment,
   resolveSandboxPath,
 } from "@coppice/core";
-import type { Sandbox, SandboxId, User } from "@coppice/core/backend";
+import type { Process, Sandbox, SandboxId, User } from "@coppice/core/backend";
 import { readCommandLabel, writeCommandLabel } from "./command-label.js";
 import type { CommandMetrics } from "./command-metrics.js";
 import type { CommandsConfig } from "../commands-config.js";
@@ -62,11 +62,7 @@ export class ProcessTable implements Commands {
     const { runtime } = sandbox;
     checkStrings(request, config);
     if (request.terminal !== undefined) checkTerminalSize(request.terminal);
-    const row = this.#row(sandbox);
-    if (row.running.size + row.starting >= config.maxCommandsPerSandbox) {
-      const text = `the sandbox already runs ${config.maxCommandsPerSandbox} commands`;
-      throw new SandboxError("command_limit_reached", text);
-    }
+    const row = this.#rowWithRoom(sandbox);
     row.starting += 1;
     try {
       const user = await findUser(runtime, request.user);
@@ -103,6 +99,19 @@ export class ProcessTable implements Commands {
     } finally {
       row.starting -= 1;
     }
+  }
+
+  track(sandbox: LiveSandbox, request: StartCommand, process: Process): StartedCommand {
+    const { config, clock } = this.#options;
+    const startedAtMs = clock.now();
+    return this.#enter(sandbox, this.#rowWithRoom(sandbox), {
+      id: newCommandId(startedAtMs),
+      process,
+      request: retainedRequest(request, config.maxListedSize),
+      startedAtMs,
+      expiresAtMs: undefined,
+      loggedBytes: 0,
+    });
   }
 
   /** Adopts the commands of a sandbox that outlived another server: running and meanwhile ended ones. */
@@ -177,6 +186,14 @@ export class ProcessTable implements Commands {
     if (sandbox.ended.aborted) command.abandon();
     else row.running.add(command);
     return command;
+  }
+
+  #rowWithRoom(sandbox: LiveSandbox): Row {
+    const row = this.#row(sandbox);
+    const { maxCommandsPerSandbox } = this.#options.config;
+    if (row.running.size + row.starting < maxCommandsPerSandbox) return row;
+    const text = `the sandbox already runs ${maxCommandsPerSandbox} commands`;
+    throw new SandboxError("command_limit_reached", text);
   }
 
   #row(sandbox: LiveSandbox): Row {

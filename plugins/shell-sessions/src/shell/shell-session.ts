@@ -1,0 +1,211 @@
+import { constants } from "node:os";
+import { posix } from "node:path";
+import { type Clock, type LiveSandbox, processEnvironment, SandboxError, Semaphore } from "@coppice/core";
+import type { Exit, Signal } from "@coppice/core/backend";
+import type { Commands } from "@coppice/plugin-commands";
+import { ShellError } from "../shell-error.js";
+import type { ShellSessionsConfig } from "../shell-sessions-config.js";
+import { enterCommand } from "./driver.js";
+import { OutputCollector } from "./output-collector.js";
+import type { ExecCommand, ExecResult, OpenSession, Session } from "./session.js";
+import { type RunEnd, Shell } from "./shell.js";
+import { TrackedProcess } from "./tracked-process.js";
+
+export interface ShellSessionOptions {
+  readonly id: string;
+  readonly sandbox: LiveSandbox;
+  readonly commands: Commands;
+  readonly clock: Clock;
+  readonly config: ShellSessionsConfig;
+  readonly open: OpenSession;
+}
+
+const VARIABLE = /^[A-Za-z_][A-Za-z0-9_]*$/;
+/** Length of the beginning of a command that lists of commands show. */
+const SHOWN_LENGTH = 1024;
+
+/** A session whose shell is started with its first command, and again after one that ended it. */
+export class ShellSession implements Session {
+  readonly id: string;
+  readonly #options: ShellSessionOptions;
+  readonly #turns: Semaphore;
+  #shell: Shell | undefined;
+  #cwd: string;
+  /** State for the next shell, from one that was stopped. */
+  #state: Buffer | undefined;
+  /** Exit of a shell whose end the next call has to be told. */
+  #terminated: Exit | undefined;
+  #isDeleted = false;
+
+  constructor(options: ShellSessionOptions) {
+    this.id = options.id;
+    this.#options = options;
+    this.#turns = new Semaphore(1, options.config.maxWaiting);
+    this.#cwd = options.open.cwd ?? options.config.workdir;
+  }
+
+  get cwd(): string {
+    return this.#cwd;
+  }
+
+  /** False when its shell has ended, and the next call would be told so: a client may make the session anew. */
+  get isAlive(): boolean {
+    return this.#terminated === undefined && this.#shell?.hasEnded !== true;
+  }
+
+  async exec(command: ExecCommand): Promise<ExecResult> {
+    checkCommand(command);
+    return await this.#inTurn((shell) => this.#exec(shell, command));
+  }
+
+  snapshot(): Promise<Buffer> {
+    return this.#inTurn(async (shell) => {
+      const state = await shell.state();
+      if (state !== undefined) return state;
+      this.#shell = undefined;
+      throw this.#terminatedError(await shell.ended);
+    });
+  }
+
+  /** Waits for the running command, and ends the shell. Later calls are refused. */
+  async delete(): Promise<void> {
+    this.#isDeleted = true;
+    await this.#turns.run(() => this.#shell?.close());
+  }
+
+  /** Ends the shell at once. */
+  close(): void {
+    this.#isDeleted = true;
+    this.#shell?.close();
+  }
+
+  async #inTurn<T>(use: (shell: Shell) => Promise<T>): Promise<T> {
+    const release = await this.#turns.acquire().catch((error: unknown) => {
+      if (!(error instanceof SandboxError)) throw error;
+      throw new ShellError("RESOURCE_BUSY", `Too many calls wait for session '${this.id}'`, {
+        sessionId: this.id,
+      });
+    });
+    try {
+      if (this.#isDeleted) {
+        throw new ShellError("SESSION_DESTROYED", `Session '${this.id}' was deleted`, { sessionId: this.id });
+      }
+      const shell = await this.#ready();
+      return await use(shell);
+    } finally {
+      release();
+    }
+  }
+
+  /** The shell, idle. @throws ShellError SESSION_TERMINATED once for one that ended unseen. */
+  async #ready(): Promise<Shell> {
+    const exit = this.#shell?.hasEnded === true ? await this.#shell.ended : this.#terminated;
+    this.#terminated = undefined;
+    if (exit !== undefined) {
+      this.#shell = undefined;
+      throw this.#terminatedError(exit);
+    }
+    this.#shell ??= await this.#start();
+    return this.#shell;
+  }
+
+  async #start(): Promise<Shell> {
+    const { sandbox, clock, config, open } = this.#options;
+    const { runtime } = sandbox;
+    const user = await runtime.user(undefined);
+    const locale = { LANG: "C.UTF-8", LC_ALL: "C.UTF-8" };
+    const shell = await Shell.start({
+      runtime,
+      env: processEnvironment(sandbox, user, { ...locale, ...open.env }),
+      user: user.name,
+      clock,
+      shellTimeoutMs: config.shellTimeout,
+      killGraceMs: config.killGrace,
+    });
+    const state = this.#state;
+    this.#state = undefined;
+    const command = state === undefined ? enterCommand(this.#cwd, config.workdir) : { command: state };
+    const end = await shell.run({ ...command, onOutput: () => Promise.resolve() });
+    if (end.status === undefined) throw this.#terminatedError(end.exit);
+    this.#cwd = end.cwd;
+    return shell;
+  }
+
+  async #exec(shell: Shell, { command, cwd, env, timeoutMs }: ExecCommand): Promise<ExecResult> {
+    const { sandbox, commands, config, open } = this.#options;
+    let killedBy: Signal | undefined;
+    const tracked = new TrackedProcess(shell.pid, (signal) => {
+      killedBy = signal;
+      return shell.interrupt(signal);
+    });
+    const args = ["-c", command.slice(0, SHOWN_LENGTH)];
+    commands.track(sandbox, { path: "bash", args, cwd: this.#cwd, input: "none" }, tracked);
+    const collector = new OutputCollector(config.maxOutput);
+    const limitMs = timeoutMs ?? open.commandTimeoutMs ?? config.commandTimeout;
+    const end = await shell.run({
+      command,
+      cwd: cwd === undefined ? undefined : posix.resolve(this.#cwd, cwd),
+      env,
+      timeoutMs: limitMs,
+      onOutput: (output) => {
+        collector.add(output);
+        return tracked.push(output);
+      },
+    });
+    const exit = endedBy(end, killedBy);
+    tracked.end(exit);
+    if (end.status === undefined) this.#noteEnd(end);
+    else this.#cwd = end.cwd;
+    if (end.isOverdue) throw this.#overdueError(command, limitMs);
+    if (end.status === undefined && end.state === undefined) throw this.#terminatedError(exit);
+    return { exitCode: exitCodeOf(exit), ...collector.result() };
+  }
+
+  /** Forgets a shell that has ended. Its state is for the next one; without it the next call is told after a time-out. */
+  #noteEnd({ exit, state, isOverdue }: Exclude<RunEnd, { readonly status: number }>): void {
+    this.#shell = undefined;
+    this.#state = state;
+    if (state === undefined && isOverdue) this.#terminated = exit;
+  }
+
+  #terminatedError(exit: Exit): ShellError {
+    const { sandbox } = this.#options;
+    const context = { sessionId: this.id, exitCode: exitCodeOf(exit) };
+    if (sandbox.ended.aborted) return new ShellError("SESSION_DESTROYED", "The sandbox has ended", context);
+    const text = `The shell of session '${this.id}' has ended with exit code ${context.exitCode}; the next command starts another one`;
+    return new ShellError("SESSION_TERMINATED", text, context);
+  }
+
+  #overdueError(command: string, limitMs: number | undefined): ShellError {
+    const shown = command.slice(0, SHOWN_LENGTH);
+    const text = `Failed to execute command '${shown}' in session '${this.id}': Command timeout after ${limitMs}ms`;
+    return new ShellError("COMMAND_EXECUTION_ERROR", text, { command: shown, sessionId: this.id });
+  }
+}
+
+/** Exit of a command: by itself, by a signal that was sent to it, or with its shell. */
+function endedBy(end: RunEnd, killedBy: Signal | undefined): Exit {
+  if (end.status !== undefined) return { code: end.status };
+  if (end.state === undefined) return end.exit;
+  return { signal: killedBy ?? "SIGTERM" };
+}
+
+/** As bash has it: 128 and the number of the signal. */
+function exitCodeOf({ code, signal }: Exit): number {
+  return code ?? 128 + constants.signals[signal];
+}
+
+function checkCommand({ command, cwd = "", env = {} }: ExecCommand): void {
+  for (const name of Object.keys(env)) {
+    if (VARIABLE.test(name)) continue;
+    throw new ShellError("COMMAND_EXECUTION_ERROR", `Invalid environment variable name: ${name}`);
+  }
+  for (const text of [command, cwd, ...Object.values(env)]) {
+    if (text.includes("\0")) {
+      throw new ShellError(
+        "VALIDATION_FAILED",
+        "commands, directories and variables cannot contain a NUL byte",
+      );
+    }
+  }
+}

@@ -1,0 +1,239 @@
+import assert from "node:assert/strict";
+import { after, before, describe, it } from "node:test";
+import { setTimeout as delay } from "node:timers/promises";
+import { Clock, definePlugin, type LiveSandbox } from "@coppice/core";
+import { startTestServer, type TestServer } from "@coppice/core/testing";
+import commandsPlugin, { Commands } from "@coppice/plugin-commands";
+import localProcess from "@coppice/plugin-local-process";
+import { ShellError } from "../shell-error.js";
+import { shellSessionsConfig } from "../shell-sessions-config.js";
+import type { SandboxSessions } from "./session.js";
+import { ShellSessions } from "./shell-sessions.js";
+
+describe("sessions of shells", { timeout: 180_000 }, () => {
+  let server: TestServer;
+  let sandbox: LiveSandbox;
+  let commands: Commands;
+  let shells: ShellSessions;
+  let sessions: SandboxSessions;
+  let made = 0;
+
+  before(async () => {
+    const probe = definePlugin({
+      name: "probe",
+      requires: { commands: Commands, clock: Clock },
+      setup(_, services) {
+        ({ commands } = services);
+        const config = shellSessionsConfig.parse({
+          killGrace: "500ms",
+          maxOutput: "1MiB",
+          workdir: "/nowhere/at/all",
+        });
+        shells = new ShellSessions({ config, ...services });
+      },
+    });
+    server = await startTestServer({
+      plugins: [
+        [commandsPlugin, {}],
+        [localProcess, {}],
+        [probe, {}],
+      ],
+    });
+    sandbox = await server.sandboxes.create({ template: "base", timeoutMs: 180_000, secure: false });
+    sessions = await shells.of(sandbox);
+  });
+  after(async () => {
+    await shells.close();
+    await server.stop();
+  });
+
+  const fresh = () => sessions.get(`session ${(made += 1)}`);
+  const outputOf = async (session: ReturnType<typeof fresh>, command: string): Promise<string> => {
+    const { stdout, stderr, exitCode } = await session.exec({ command });
+    assert.equal(exitCode, 0, stderr.toString());
+    return stdout.toString();
+  };
+
+  it("a session keeps directory, variables, functions, aliases and options", async () => {
+    const session = fresh();
+    await outputOf(
+      session,
+      "cd /usr; plain=1; export shown=2; f() { echo f $1; }; alias ll='ls'; set -o pipefail",
+    );
+    assert.equal(session.cwd, "/usr");
+    const told = await outputOf(
+      session,
+      "pwd; echo $plain; sh -c 'echo $shown'; f 3; alias ll; shopt -po pipefail",
+    );
+    assert.equal(told, "/usr\n1\n2\nf 3\nalias ll='ls'\nset -o pipefail\n");
+  });
+
+  it("output comes as bytes, each stream by itself, with the exit code", async () => {
+    const session = fresh();
+    const { stdout, stderr, exitCode, truncated } = await session.exec({
+      command: String.raw`printf 'a\0\377\036b'; echo e >&2; exit_code() { return 7; }; exit_code`,
+    });
+    assert.deepEqual([...stdout], [0x61, 0, 0xff, 0x1e, 0x62]);
+    assert.equal(stderr.toString(), "e\n");
+    assert.equal(exitCode, 7);
+    assert.equal(truncated, false);
+    const large = await session.exec({ command: "head -c 3000000 /dev/zero; echo more >&2" });
+    assert.equal(large.stdout.length, 1024 * 1024);
+    assert.equal(large.stderr.toString(), "more\n");
+    assert.equal(large.truncated, true);
+  });
+
+  it("variables and the directory of one command are taken back after it", async () => {
+    const session = fresh();
+    await outputOf(session, "cd /usr; kept='old value'; export other=\"it's\"");
+    const env = { kept: "new\n'value'", other: "2", added: "$x" };
+    const { stdout } = await session.exec({
+      command: "sh -c 'echo \"$kept|$other|$added\"'; pwd; cd /",
+      env,
+      cwd: "/bin",
+    });
+    assert.equal(stdout.toString(), "new\n'value'|2|$x\n/bin\n");
+    assert.equal(
+      await outputOf(session, 'echo "$kept|$other|${added-gone}"; pwd'),
+      "old value|it's|gone\n/usr\n",
+    );
+    const missing = await session.exec({ command: "echo never", cwd: "missing" });
+    assert.equal(missing.exitCode, 1);
+    assert.equal(missing.stdout.length, 0);
+    assert.equal(missing.stderr.toString(), "Failed to change directory to '/usr/missing'\n");
+    await assert.rejects(session.exec({ command: "true", env: { "A-B": "1" } }), {
+      code: "COMMAND_EXECUTION_ERROR",
+    });
+    await assert.rejects(session.exec({ command: "a\0b" }), { code: "VALIDATION_FAILED" });
+  });
+
+  const survived: readonly [string, number][] = [
+    ["echo 'no end", 2],
+    ["cat <<EOF\nno end", 0],
+    ["if then", 2],
+    ["}; echo x; {", 2],
+    ["))", 2],
+    ["break 9; continue", 0],
+    ["read line; cat; true", 0],
+    ["(exit 3)", 3],
+    ["sleep 60 & echo started", 0],
+    ["exec >/dev/null 2>&1 </dev/null", 0],
+    ["exec 11>&- 12>&-", 0],
+    ["printf() { :; }; read() { :; }; eval() { :; }", 0],
+    ["shopt -s expand_aliases; alias builtin=false eval=false __coppice_end=false", 0],
+    ["IFS=0123456789abcdef; PATH=/nowhere", 0],
+    ["set -x; set -v; set -f", 0],
+    ["set -o posix; set -u", 0],
+    ["trap 'echo trapped' DEBUG ERR EXIT; false; true", 0],
+    [`: ${"x".repeat(1_000_000)}`, 0],
+    ["", 0],
+  ];
+  for (const [command, exitCode] of survived) {
+    it(`the shell survives ${JSON.stringify(command.slice(0, 60))}`, async () => {
+      const session = fresh();
+      await outputOf(session, "mark=here");
+      assert.equal((await session.exec({ command })).exitCode, exitCode);
+      const { stdout } = await session.exec({ command: 'echo "$mark"' });
+      assert.match(stdout.toString(), /here/);
+    });
+  }
+
+  const ended: readonly [string, number][] = [
+    ["exit 42", 42],
+    ["set -e; false", 1],
+    ["exec sh -c 'exit 5'", 5],
+    ["kill -9 $$", 137],
+    ["set -n", 2],
+    ["builtin() { :; }", 2],
+    ['for fd in {0..20}; do eval "exec $fd>&-"; done', 2],
+    ["sleep 60 & exit 4", 4],
+  ];
+  for (const [command, exitCode] of ended) {
+    it(`a shell that ends by ${JSON.stringify(command)} is told once, and followed by another`, async () => {
+      const session = fresh();
+      const startedAt = Date.now();
+      await assert.rejects(session.exec({ command }), (error) => {
+        assert.ok(error instanceof ShellError);
+        assert.equal(error.code, "SESSION_TERMINATED");
+        assert.deepEqual(error.context, { sessionId: session.id, exitCode });
+        return true;
+      });
+      assert.ok(Date.now() - startedAt < 10_000);
+      assert.equal(await outputOf(session, "echo again"), "again\n");
+    });
+  }
+
+  for (const command of [
+    "sleep 60",
+    "while true; do sleep 0.05; done",
+    "while :; do :; done",
+    "trap '' TERM; sleep 60 | cat",
+  ]) {
+    it(`a time-out stops ${JSON.stringify(command)}, and the session goes on in its state`, async () => {
+      const session = fresh();
+      await outputOf(session, "cd /usr; kept=1; f() { echo f; }; ro='a b'; readonly ro; arr=(1 'x y')");
+      await assert.rejects(session.exec({ command: `echo partial; ${command}`, timeoutMs: 200 }), (error) => {
+        assert.ok(error instanceof ShellError);
+        assert.equal(error.code, "COMMAND_EXECUTION_ERROR");
+        assert.match(
+          error.message,
+          /^Failed to execute command '.*' in session '.*': Command timeout after 200ms$/s,
+        );
+        return true;
+      });
+      assert.equal(
+        await outputOf(session, 'pwd; echo $kept; f; echo "$ro ${arr[1]}"'),
+        "/usr\n1\nf\na b x y\n",
+      );
+    });
+  }
+
+  it("a shell that does not come back after a time-out is ended, and the next call is told", async () => {
+    const session = fresh();
+    await assert.rejects(session.exec({ command: "trap '' USR1; while :; do :; done", timeoutMs: 100 }), {
+      code: "COMMAND_EXECUTION_ERROR",
+    });
+    await assert.rejects(session.exec({ command: "true" }), { code: "SESSION_TERMINATED" });
+    assert.equal(await outputOf(session, "echo again"), "again\n");
+  });
+
+  it("calls at the same time are done in their order", async () => {
+    const session = fresh();
+    await outputOf(session, "count=0");
+    const results = await Promise.all(
+      Array.from({ length: 30 }, () => outputOf(session, "count=$((count + 1)); echo $count")),
+    );
+    assert.deepEqual(
+      results,
+      Array.from({ length: 30 }, (_, index) => `${index + 1}\n`),
+    );
+  });
+
+  it("commands are rows of the one table, which can kill them", async () => {
+    const session = fresh();
+    const running = session.exec({ command: "echo first; sleep 60; echo after" });
+    await delay(300);
+    const [row] = commands.list(sandbox).filter(({ request }) => request.args?.[1]?.startsWith("echo first"));
+    assert.ok(row);
+    await row.kill("SIGKILL");
+    const { stdout, exitCode } = await running;
+    assert.equal(stdout.toString(), "first\n");
+    assert.equal(exitCode, 137);
+    assert.equal((await row.ended).outcome, "killed");
+    assert.equal(await outputOf(session, "echo again"), "again\n");
+  });
+
+  it("sessions are listed, deleted, and made once", async () => {
+    const session = sessions.create("one", { env: { A: "it's" }, cwd: "/tmp" });
+    assert.match(await outputOf(session, "echo $A; pwd"), /^it's\n\S*\/tmp\n$/);
+    assert.throws(() => sessions.create("one", {}), { code: "SESSION_ALREADY_EXISTS" });
+    assert.ok(sessions.ids().includes("one"));
+    const running = session.exec({ command: "sleep 0.3; echo done" });
+    await delay(50);
+    const deleted = sessions.delete("one");
+    assert.equal((await running).stdout.toString(), "done\n");
+    assert.equal(await deleted, true);
+    assert.equal(await sessions.delete("one"), false);
+    await assert.rejects(session.exec({ command: "true" }), { code: "SESSION_DESTROYED" });
+  });
+});

@@ -1,0 +1,51 @@
+import type { Sandbox, Signal } from "@coppice/core/backend";
+
+export interface SignalTreeOptions {
+  readonly includesRoot: boolean;
+}
+
+/** Prints the processes as pairs of pid and parent: from /proc where it is Linux's, else by ps(1). */
+const SCRIPT = `
+name=$1 root=$2 including=$3
+pairs() {
+  if [ -r /proc/self/stat ]; then
+    for stat in /proc/[0-9]*/stat; do
+      { IFS= read -r line < "$stat"; } 2>/dev/null || continue
+      rest=\${line##*) }
+      set -- $rest
+      echo "\${line%% *} $2"
+    done
+  else ps -A -o pid= -o ppid=; fi
+}
+list=$(pairs)
+found=" $root "
+next=$root
+while [ -n "$next" ]; do
+  parents=" $next " next=
+  while read -r pid parent; do
+    case "$parents" in *" $parent "*) ;; *) continue ;; esac
+    case "$found" in *" $pid "*) continue ;; esac
+    found="$found$pid " next="$next $pid"
+  done <<END
+$list
+END
+done
+for pid in $found; do
+  [ "$pid" = "$root" ] && [ "$including" != yes ] && continue
+  [ "$pid" = "$$" ] || kill -s "$name" "$pid" 2>/dev/null
+done
+exit 0`;
+
+/** Signals a process of a sandbox with all that descend from it, whatever process groups they have made. */
+export async function signalTree(
+  runtime: Sandbox,
+  pid: number,
+  signal: Signal,
+  { includesRoot }: SignalTreeOptions,
+): Promise<void> {
+  const args = ["-c", SCRIPT, "sh", signal.slice(3), String(pid), includesRoot ? "yes" : "no"];
+  const env = { PATH: "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" };
+  const helper = await runtime.spawn({ path: "/bin/sh", args, env, cwd: "/", input: "none" });
+  for await (const _ of helper.output);
+  await helper.exit;
+}
