@@ -13,7 +13,7 @@ import { composeBody, composeFiles } from "./compose.js";
 import { DOWNLOAD_TOKEN_PATH, type DownloadLinks } from "./download-links.js";
 import { sendDownload } from "./download.js";
 import type { FilesConfig } from "../files-config.js";
-import { translateErrors, UserFiles } from "../service/file-service.js";
+import { explainedAs, translateErrors, UserFiles } from "../service/file-service.js";
 import { parseMetadataHeaders } from "./metadata-headers.js";
 import { receiveUpload } from "./upload.js";
 
@@ -35,11 +35,10 @@ export function mountFiles(router: Router, { own, links, config }: FilesRoutesOp
   const bodyOptions = { limitBytes: config.maxBatch };
   const filesAs = (sandbox: LiveSandbox, username: string | undefined): Promise<UserFiles> =>
     translateErrors(UserFiles.of(sandbox, username, config), {
-      not_found: () =>
-        new SandboxError(
-          "user_unknown",
-          `error looking up user '${username}': user: unknown user ${username}`,
-        ),
+      not_found: explainedAs(
+        "user_unknown",
+        `error looking up user '${username}': user: unknown user ${username}`,
+      ),
     });
 
   router.get("/files", async (context) => {

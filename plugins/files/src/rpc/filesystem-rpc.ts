@@ -5,7 +5,7 @@ import { SandboxError, basicUser, targetOf } from "@coppice/core";
 import type { FileInfo, WatchEvent, WatchEventType } from "@coppice/core/backend";
 import { toEntryInfo } from "./entry-info.js";
 import type { FilesConfig } from "../files-config.js";
-import { translateErrors, UserFiles } from "../service/file-service.js";
+import { explainedAs, translateErrors, UserFiles } from "../service/file-service.js";
 import {
   type EntryInfo,
   EntryInfoSchema,
@@ -44,7 +44,7 @@ export function mountFilesystemRpc(
   const filesOf = (context: HandlerContext): Promise<UserFiles> => {
     const username = basicUser(context.requestHeader.get("authorization"));
     return translateErrors(UserFiles.of(targetOf(context), username, config), {
-      not_found: () => new SandboxError("user_unknown", `invalid username: '${username}'`),
+      not_found: explainedAs("user_unknown", `invalid username: '${username}'`),
     });
   };
   // The protocol alone decides whether entries come along: events have none.

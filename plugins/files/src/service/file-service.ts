@@ -1,5 +1,5 @@
 import { posix } from "node:path";
-import { type LiveSandbox, SandboxError, resolveSandboxPath } from "@coppice/core";
+import { type LiveSandbox, type Reason, SandboxError, resolveSandboxPath } from "@coppice/core";
 import type { ErrorCode, FileInfo, Files, OpenFile, User } from "@coppice/core/backend";
 import type { FilesConfig } from "../files-config.js";
 import { RealPaths } from "./real-paths.js";
@@ -41,15 +41,17 @@ export class UserFiles {
   async stat(path: string): Promise<FileInfo> {
     const absolute = this.resolve(path);
     return translateErrors(this.#files.stat(absolute), {
-      not_found: () =>
-        new SandboxError("path_not_found", `file not found: lstat ${absolute}: no such file or directory`),
+      not_found: explainedAs(
+        "path_not_found",
+        `file not found: lstat ${absolute}: no such file or directory`,
+      ),
     });
   }
 
   async makeDir(path: string): Promise<FileInfo> {
     const absolute = this.resolve(path);
     return translateErrors(this.#files.makeDir(absolute, { user: this.#user.name }), {
-      already_exists: () => new SandboxError("path_exists", `directory already exists: ${absolute}`),
+      already_exists: explainedAs("path_exists", `directory already exists: ${absolute}`),
       invalid_argument: async () => {
         const file = await this.#fileAbove(absolute);
         return file === undefined
@@ -64,7 +66,7 @@ export class UserFiles {
     const to = this.resolve(destination);
     const failed = failureOf("error renaming");
     return translateErrors(this.#files.move(from, to, { user: this.#user.name }), {
-      not_found: () => new SandboxError("path_not_found", `source file not found: ${from}`),
+      not_found: missingSource(from),
       already_exists: failed,
       invalid_argument: failed,
       failed_precondition: failed,
@@ -89,11 +91,12 @@ export class UserFiles {
       return entries;
     };
     return translateErrors(collect(), {
-      not_found: () =>
-        new SandboxError("path_not_found", `path not found: lstat ${absolute}: no such file or directory`),
-      invalid_argument: () => new SandboxError("path_is_file", `path is not a directory: ${absolute}`),
-      failed_precondition: () =>
-        new SandboxError("symlink_loop", `cyclic symlink or chain >255 links at "${absolute}"`),
+      not_found: explainedAs(
+        "path_not_found",
+        `path not found: lstat ${absolute}: no such file or directory`,
+      ),
+      invalid_argument: explainedAs("path_is_file", `path is not a directory: ${absolute}`),
+      failed_precondition: explainedAs("symlink_loop", `cyclic symlink or chain >255 links at "${absolute}"`),
     });
   }
 
@@ -112,15 +115,14 @@ export class UserFiles {
   async open(path: string): Promise<OpenFile> {
     const absolute = this.resolve(path);
     const failed = failureOf(`error opening file '${absolute}'`);
+    const missing = explainedAs("path_not_found", `path '${absolute}' does not exist`);
     return translateErrors(this.#files.read(absolute), {
       internal: failed,
       permission_denied: failed,
-      not_found: () => new SandboxError("path_not_found", `path '${absolute}' does not exist`),
+      not_found: missing,
       invalid_argument: async () => {
         const info = await this.#statIfPresent(absolute);
-        if (info === undefined) {
-          return new SandboxError("path_not_found", `path '${absolute}' does not exist`);
-        }
+        if (info === undefined) return missing();
         return info.kind === "directory"
           ? new SandboxError("path_is_directory", `path '${absolute}' is a directory`)
           : new SandboxError("file_not_regular", `path '${absolute}' is not a regular file`);
@@ -163,7 +165,11 @@ export class UserFiles {
     const realPaths = new RealPaths(this.#files);
     const targets = [await realPaths.ofEntry(to), await realPaths.ofTarget(to)];
     for (const source of new Set(from)) {
-      const info = await this.#source(source);
+      const missing = missingSource(source);
+      const info = await translateErrors(this.#files.stat(source), {
+        not_found: missing,
+        invalid_argument: missing,
+      });
       if (info.kind !== "file") {
         throw new SandboxError("file_not_regular", `source path is not a regular file: ${source}`);
       }
@@ -184,19 +190,11 @@ export class UserFiles {
     for (const path of paths) {
       // One at a time: there may be more sources than descriptors.
       await using file = await translateErrors(this.#files.read(path), {
-        not_found: () => missingSource(path),
-        invalid_argument: () =>
-          new SandboxError("file_not_regular", `source path is not a regular file: ${path}`),
+        not_found: missingSource(path),
+        invalid_argument: explainedAs("file_not_regular", `source path is not a regular file: ${path}`),
       });
       yield* file.content();
     }
-  }
-
-  #source(path: string): Promise<FileInfo> {
-    return translateErrors(this.#files.stat(path), {
-      not_found: () => missingSource(path),
-      invalid_argument: () => missingSource(path),
-    });
   }
 
   async #write(
@@ -232,9 +230,8 @@ export class UserFiles {
 
   async #whyNotWritten(path: string, error: SandboxError): Promise<SandboxError> {
     const info = await this.#statIfPresent(path);
-    if (info?.kind === "directory") {
+    if (info?.kind === "directory")
       return new SandboxError("path_is_directory", `path is a directory: ${path}`);
-    }
     const file = await this.#fileAbove(path);
     if (file === undefined) return error;
     return new SandboxError("file_operation_failed", `error ensuring directories: path is a file: ${file}`);
@@ -284,8 +281,13 @@ function withoutRoom(error: SandboxError, writtenBytes: number): SandboxError {
   return new SandboxError("disk_full", message, { cause: error, shortage });
 }
 
-function missingSource(path: string): SandboxError {
-  return new SandboxError("path_not_found", `source file not found: ${path}`);
+/** The explanation of an error by one reason and text. */
+export function explainedAs(reason: Reason, text: string): () => SandboxError {
+  return () => new SandboxError(reason, text);
+}
+
+function missingSource(path: string): () => SandboxError {
+  return explainedAs("path_not_found", `source file not found: ${path}`);
 }
 
 function failureOf(operation: string): (error: SandboxError) => SandboxError {

@@ -16,12 +16,8 @@ export class EventBuffer {
   push(event: WatchEvent): void {
     if (this.#failure !== undefined) return;
     if (this.#events.length >= this.#limit) {
-      this.fail(
-        new SandboxError(
-          "events_lost",
-          `events were lost: more than ${this.#limit} waited to be read; watch the directory again`,
-        ),
-      );
+      const text = `events were lost: more than ${this.#limit} waited to be read; watch the directory again`;
+      this.fail(new SandboxError("events_lost", text));
       return;
     }
     this.#events.push(event);

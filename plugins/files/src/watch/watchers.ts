@@ -35,6 +35,14 @@ export interface DirectoryWatch extends AsyncDisposable {
   wait(timeoutMs: number, signal: AbortSignal): Promise<void>;
 }
 
+interface SandboxWatches {
+  readonly byId: Map<string, DirectoryWatch>;
+  /** Of open watches. */
+  readonly closers: Set<() => Promise<void>>;
+  /** Number of watches that are open or being opened. */
+  count: number;
+}
+
 /**
  * The directory watches of all sandboxes. A backend that can watch does it. Elsewhere the server watches the tree
  * where it is on the host: see `startHostWatch`.
@@ -53,15 +61,49 @@ export class Watchers {
    * resource_exhausted (too many watches or entries), unimplemented (this backend cannot).
    */
   async open(sandbox: LiveSandbox, request: WatchRequest): Promise<DirectoryWatch> {
-    return this.#watchesOf(sandbox).open(request);
+    const { clock, maxWatchersPerSandbox, maxBufferedEvents } = this.#options;
+    const watches = this.#watchesOf(sandbox);
+    if (watches.count >= maxWatchersPerSandbox) {
+      throw new SandboxError("watch_limit_reached", `a sandbox can have ${maxWatchersPerSandbox} watches`);
+    }
+    watches.count++;
+    const buffer = new EventBuffer(maxBufferedEvents);
+    let stop: () => Promise<void>;
+    try {
+      await requireDirectory(sandbox, request.path);
+      stop = await this.#start(sandbox, request, buffer);
+    } catch (error) {
+      watches.count--;
+      throw error;
+    }
+    let closing: Promise<void> | undefined;
+    const close = (): Promise<void> => {
+      if (closing === undefined) {
+        watches.count--;
+        watches.closers.delete(close);
+        buffer.fail(sandbox.ended.aborted ? endOf(sandbox) : closed());
+        closing = stop();
+      }
+      return closing;
+    };
+    watches.closers.add(close);
+    if (sandbox.ended.aborted) {
+      await close();
+      throw endOf(sandbox);
+    }
+    return {
+      path: request.path,
+      take: () => buffer.take(),
+      wait: (timeoutMs, signal) => buffer.wait({ clock, timeoutMs, signal }),
+      [Symbol.asyncDispose]: close,
+    };
   }
 
   /** Starts a watch that is read by id until it is removed or the sandbox ends. Throws as `open` does. */
   async create(sandbox: LiveSandbox, request: WatchRequest): Promise<string> {
-    const watches = this.#watchesOf(sandbox);
-    const directoryWatch = await watches.open(request);
+    const directoryWatch = await this.open(sandbox, request);
     const id = `w${randomBytes(10).toString("hex")}`;
-    watches.byId.set(id, directoryWatch);
+    this.#watchesOf(sandbox).byId.set(id, directoryWatch);
     return id;
   }
 
@@ -81,99 +123,31 @@ export class Watchers {
 
   /** Ends every watch. */
   async close(): Promise<void> {
-    await Promise.all([...this.#sandboxes.values()].map((watches) => watches.close()));
+    await Promise.all([...this.#sandboxes.values()].map(closeAll));
   }
 
   #watchesOf(sandbox: LiveSandbox): SandboxWatches {
     if (sandbox.ended.aborted) throw endOf(sandbox);
     const known = this.#sandboxes.get(sandbox);
     if (known !== undefined) return known;
-    const watches = new SandboxWatches(sandbox, this.#options);
+    const watches: SandboxWatches = { byId: new Map(), closers: new Set(), count: 0 };
     this.#sandboxes.set(sandbox, watches);
     sandbox.ended.addEventListener(
       "abort",
       () => {
         this.#sandboxes.delete(sandbox);
-        void watches.close();
+        void closeAll(watches);
       },
       { once: true },
     );
     return watches;
   }
-}
 
-function endOf(sandbox: LiveSandbox): SandboxError {
-  return new SandboxError("sandbox_ended", `the sandbox has ended: ${String(sandbox.ended.reason)}`);
-}
-
-/** The watches of one sandbox. */
-class SandboxWatches {
-  readonly byId = new Map<string, DirectoryWatch>();
-  readonly #sandbox: LiveSandbox;
-  readonly #options: WatchersOptions;
-  readonly #closers = new Set<() => Promise<void>>();
-  #count = 0;
-
-  constructor(sandbox: LiveSandbox, options: WatchersOptions) {
-    this.#sandbox = sandbox;
-    this.#options = options;
-  }
-
-  async open(request: WatchRequest): Promise<DirectoryWatch> {
-    const { clock, maxWatchersPerSandbox, maxBufferedEvents } = this.#options;
-    if (this.#count >= maxWatchersPerSandbox) {
-      throw new SandboxError("watch_limit_reached", `a sandbox can have ${maxWatchersPerSandbox} watches`);
-    }
-    this.#count++;
-    const buffer = new EventBuffer(maxBufferedEvents);
-    let stop: () => Promise<void>;
-    try {
-      await this.#requireDirectory(request.path);
-      stop = await this.#start(request, buffer);
-    } catch (error) {
-      this.#count--;
-      throw error;
-    }
-    let closing: Promise<void> | undefined;
-    const close = (): Promise<void> => {
-      if (closing === undefined) {
-        this.#count--;
-        this.#closers.delete(close);
-        buffer.fail(this.#sandbox.ended.aborted ? endOf(this.#sandbox) : closed());
-        closing = stop();
-      }
-      return closing;
-    };
-    this.#closers.add(close);
-    if (this.#sandbox.ended.aborted) {
-      await close();
-      throw endOf(this.#sandbox);
-    }
-    return {
-      path: request.path,
-      take: () => buffer.take(),
-      wait: (timeoutMs, signal) => buffer.wait({ clock, timeoutMs, signal }),
-      [Symbol.asyncDispose]: close,
-    };
-  }
-
-  async close(): Promise<void> {
-    this.byId.clear();
-    await Promise.all([...this.#closers].map((close) => close()));
-  }
-
-  async #requireDirectory(path: string): Promise<void> {
-    const info = await translateErrors(this.#sandbox.runtime.files.stat(path), {
-      not_found: ({ message }) => new SandboxError("path_not_found", `path ${path} not found: ${message}`),
-    });
-    if (info.kind !== "directory") {
-      throw new SandboxError("path_is_file", `path ${path} not a directory: it is a ${info.kind}`);
-    }
-  }
-
-  async #start(request: WatchRequest, buffer: EventBuffer): Promise<() => Promise<void>> {
-    const { files } = this.#sandbox.runtime;
-    const { path, recursive, allowNetworkMounts } = request;
+  async #start(
+    { runtime: { files } }: LiveSandbox,
+    { path, recursive, allowNetworkMounts }: WatchRequest,
+    buffer: EventBuffer,
+  ): Promise<() => Promise<void>> {
     if (files.watch !== undefined) {
       const stopping = new AbortController();
       const { signal } = stopping;
@@ -193,6 +167,23 @@ class SandboxWatches {
     }
     return startHostWatch({ path, hostPath, recursive, buffer, maxEntries: this.#options.maxWatchedEntries });
   }
+}
+
+async function closeAll({ byId, closers }: SandboxWatches): Promise<void> {
+  byId.clear();
+  await Promise.all([...closers].map((close) => close()));
+}
+
+async function requireDirectory({ runtime }: LiveSandbox, path: string): Promise<void> {
+  const { kind } = await translateErrors(runtime.files.stat(path), {
+    not_found: ({ message }) => new SandboxError("path_not_found", `path ${path} not found: ${message}`),
+  });
+  if (kind !== "directory")
+    throw new SandboxError("path_is_file", `path ${path} not a directory: it is a ${kind}`);
+}
+
+function endOf(sandbox: LiveSandbox): SandboxError {
+  return new SandboxError("sandbox_ended", `the sandbox has ended: ${String(sandbox.ended.reason)}`);
 }
 
 function closed(): SandboxError {
