@@ -4,7 +4,8 @@ import { readTexts, type KernelProgram } from "./kernel-program.js";
 
 interface JavascriptProgramOptions {
   readonly node: string;
-  readonly maxMessageBytes: number;
+  /** Limit of the content of a message. */
+  readonly mostBytes: number;
   readonly language: "javascript" | "typescript";
 }
 
@@ -46,30 +47,34 @@ load("kernel");
 const PREFIX = "await void 0;";
 const MODULES = ["fitting", "kernel", "mime", "output-ring", "protocol", "source", "zmtp"];
 
-/** The modules, and acorn: the sandbox may lack it. It is parsed only when a cell imports something. */
-const readSources = sharedUntilFailure(() =>
-  readTexts([
+const CODEC_EXPORTS = "module.exports = { ZmtpReader, zmtpGreeting, zmtpMessage, zmtpReady };";
+
+/**
+ * The modules, with the server's codec of ZMTP as one of them, and acorn: the sandbox may lack it. It is parsed only when
+ * a cell imports something.
+ */
+const readSources = sharedUntilFailure(async () => {
+  const { codec = "", ...sources } = await readTexts([
     ...MODULES.map((name) => [name, new URL(`../../javascript/${name}.cjs`, import.meta.url)] as const),
     ["acorn", createRequire(import.meta.url).resolve("acorn")],
-  ]),
-);
+    ["codec", new URL("../transport/zmtp.js", import.meta.url)],
+  ]);
+  // The loader takes CommonJS, and this module exports only functions and classes.
+  return {
+    ...sources,
+    "zmtp-codec": `${codec.replaceAll(/^export (?=function|class)/gm, "")}\n${CODEC_EXPORTS}`,
+  };
+});
 
 /** Node.js as a kernel: code runs in V8's REPL mode. The sandbox needs Node.js 20 or newer, for TypeScript 22.13. */
-export function javascriptProgram({
-  node,
-  language,
-  maxMessageBytes,
-}: JavascriptProgramOptions): KernelProgram {
+export function javascriptProgram({ node, ...options }: JavascriptProgramOptions): KernelProgram {
   return {
     path: node,
     // An interrupt also ends timers' callbacks; without the first flag it would end the process. Imports in cells are
     // experimental in Node, which would warn on the first one's stderr.
     args: ["--no-force-async-hooks-checks", "--disable-warning=ExperimentalWarning", "-e", BOOTSTRAP],
     async start(key) {
-      const sources = await readSources();
-      // The rest is for the headers of a message.
-      const mostBytes = Math.floor(maxMessageBytes * 0.9);
-      return { sources, workerSource: WORKER, prefix: PREFIX, key, language, mostBytes };
+      return { sources: await readSources(), workerSource: WORKER, prefix: PREFIX, key, ...options };
     },
   };
 }

@@ -52,9 +52,8 @@ const LONG_BYTES = 1024 * 1024;
 /** The frames of a message in Jupyter's protocol 5.3, without routing identities. */
 export function encodeMessage(message: ClientMessage, key: string): readonly Buffer[] {
   const json = (part: unknown): Buffer => Buffer.from(JSON.stringify(part));
-  const { content, metadata = {} } = message;
-  const signed = [headerOf(message), json({}), json(metadata), json(content)];
-  return [DELIMITER, Buffer.from(signatureOf(signed, key)), ...signed];
+  const [parentHeader, metadata, content] = [json({}), json(message.metadata ?? {}), json(message.content)];
+  return signedFrames({ header: headerOf(message), parentHeader, metadata, content, buffers: [] }, key);
 }
 
 /** The header of a message of the server. */

@@ -40,8 +40,11 @@ export class ZmtpChannel {
 
   async *receive(): AsyncGenerator<readonly Buffer[], void, undefined> {
     for (let waitMs = FIRST_REDIAL_MS; ; waitMs = Math.min(2 * waitMs, MAX_REDIAL_MS)) {
-      const stream = await this.#dial();
+      // Undefined when nothing listens.
+      const stream = await this.#options.dial(this.#closed).catch(() => undefined);
       if (stream !== undefined) {
+        // Nagle's algorithm would delay a small request by 40 ms.
+        if (stream instanceof Socket) stream.setNoDelay(true);
         try {
           for await (const frames of this.#read(stream)) {
             waitMs = FIRST_REDIAL_MS;
@@ -64,18 +67,6 @@ export class ZmtpChannel {
     for (const piece of zmtpMessage(frames)) isFull = !stream.write(piece);
     // Lost with the connection, as it would be a moment later.
     if (isFull && !stream.destroyed) await Promise.race([once(stream, "drain"), once(stream, "close")]);
-  }
-
-  /** Undefined when nothing listens. */
-  async #dial(): Promise<Duplex | undefined> {
-    try {
-      const stream = await this.#options.dial(this.#closed);
-      // Nagle's algorithm would delay a small request by 40 ms.
-      if (stream instanceof Socket) stream.setNoDelay(true);
-      return stream;
-    } catch {
-      return undefined;
-    }
   }
 
   async *#read(stream: Duplex): AsyncGenerator<readonly Buffer[], void, undefined> {
