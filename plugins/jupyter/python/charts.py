@@ -31,8 +31,8 @@ def chart_of(figure, most_points):
     charts = [_axes_chart(axes) for axes in figure.axes if axes.get_label() != "<colorbar>"]
     if sum(_points(chart) for chart in charts) > most_points:
         raise TooLarge(f"more than {most_points} points")
-    title = figure._suptitle.get_text() if getattr(figure, "_suptitle", None) is not None else ""
-    title = title or None
+    heading = getattr(figure, "_suptitle", None)
+    title = (heading and heading.get_text()) or None
     if not charts:
         return None
     if len(charts) == 1:
@@ -71,17 +71,14 @@ def _content(axes):
             names = _error_bar_names(axes)
             return "line", [_line(axes, line, names) for line in lines], False
     # A full-width line, as of axhline, is only a reference.
-    if not all(_is_reference(line) for line in lines):
+    if (collections and patches) or not all(_is_reference(line) for line in lines):
         return "unknown", [], False
-    if collections and not patches and all(_has_points(axes, each) for each in collections):
+    if collections and all(_has_points(axes, each) for each in collections):
         return "scatter", [_scatter(axes, each) for each in collections], False
-    if patches and not collections and all(isinstance(each, Wedge) for each in patches):
+    if patches and all(isinstance(each, Wedge) for each in patches):
         return "pie", [_slice(each) for each in patches], False
-    if patches and not collections and all(isinstance(each, Rectangle) for each in patches):
-        bars = _bars(axes)
-        if bars is not None:
-            return ("bar", *bars)
-    return "unknown", [], False
+    bars = _bars(axes) if patches and all(isinstance(each, Rectangle) for each in patches) else None
+    return ("bar", *bars) if bars else ("unknown", [], False)
 
 
 def _without_error_bars(axes):

@@ -68,16 +68,17 @@ def run(start):
 
 def _import(names):
     failures = {}
-    for name in names:
+
+    def attempt(name, run, *arguments):
         try:
-            importlib.import_module(name)
+            run(*arguments)
         except Exception as error:
             failures[name] = f"{type(error).__name__}: {error}"
+
+    for name in names:
+        attempt(name, importlib.import_module, name)
     if "matplotlib" in sys.modules and "matplotlib" not in failures:
-        try:
-            _draw()
-        except Exception as error:
-            failures["matplotlib"] = f"{type(error).__name__}: {error}"
+        attempt("matplotlib", _draw)
     return failures
 
 

@@ -135,8 +135,10 @@ export const plugin = definePlugin({
   async setup(plugin, { clock, sandboxes, targets, warmUps }) {
     const { config, log } = plugin;
     const { python, maxDataCells, maxMessage: maxMessageBytes, templates } = config;
-    const ipython = { python, maxDataCells, maxMessageBytes };
-    const nodejs = { node: config.node, maxMessageBytes };
+    // The rest is for the headers of a message.
+    const mostBytes = Math.floor(maxMessageBytes * 0.9);
+    const ipython = { python, maxDataCells, mostBytes };
+    const nodejs = { node: config.node, mostBytes };
     const languages = new Languages(
       new Map([
         ["python", pythonProgram({ ...ipython, language: "python" })],

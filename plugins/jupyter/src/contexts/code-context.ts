@@ -9,12 +9,10 @@ import type { KernelObserver, KernelStart } from "../kernel/kernel-surroundings.
 import { adoptKernel, startKernel } from "../kernel/start-kernel.js";
 import { limitOutput } from "../kernel/output-limit.js";
 import { canGoOnWith } from "../programs/start-variables.js";
-import type { ChannelName } from "../transport/kernel-channels.js";
-import type { KernelMessage } from "../transport/wire.js";
 import type { Zygote } from "../kernel/zygote.js";
 
 /** Observes a context across the kernels that replace each other in it. */
-export interface ContextObserver extends Omit<KernelObserver, "isWatching"> {
+export interface ContextObserver extends KernelObserver {
   starting(): void;
   /** A kernel is ready. Its `gone` reports its end. */
   started(kernel: Kernel): void;
@@ -50,7 +48,7 @@ const FORK_TIMEOUT_MS = 5000;
  * An execution environment whose state survives between executions. It keeps its id, directory and environment when its
  * kernel is replaced: a kernel is started at first need, and again after it died.
  */
-export class CodeContext implements KernelObserver {
+export class CodeContext {
   readonly id: string;
   readonly language: string;
   readonly cwd: string;
@@ -109,14 +107,6 @@ export class CodeContext implements KernelObserver {
     if (this.#running !== undefined) observer.started(this.#running);
   }
 
-  get isWatching(): boolean {
-    return this.#observer !== undefined;
-  }
-
-  received(channel: ChannelName, message: KernelMessage): Promise<void> | undefined {
-    return this.#observer?.received(channel, message);
-  }
-
   /** Reserves a place in the queue, before waiting for anything. @throws SandboxError resource_exhausted */
   reserveSlot(): Disposable {
     const { maxWaiting, metrics } = this.#options;
@@ -139,13 +129,9 @@ export class CodeContext implements KernelObserver {
       yield syntheticError("NotSupported", message);
       return;
     }
-    let release: () => void;
-    try {
-      release = await this.#turns.acquire(signal);
-    } catch (error) {
-      if (signal.aborted) return;
-      throw error;
-    }
+    // Rejects only when the signal is aborted.
+    const release = await this.#turns.acquire(signal).catch(() => undefined);
+    if (release === undefined) return;
     const { metrics, maxOutputBytes } = this.#options;
     try {
       let kernel: Kernel;
@@ -323,6 +309,6 @@ export class CodeContext implements KernelObserver {
 
   get #surroundings(): Surroundings {
     const onSilent = (): void => this.#options.metrics.silent.inc();
-    return { ...this.#options, onSilent, observer: this, signal: this.#removed.signal };
+    return { ...this.#options, onSilent, observer: () => this.#observer, signal: this.#removed.signal };
   }
 }

@@ -48,16 +48,10 @@ interface MakeContext extends CreateContext {
   readonly isDefault: boolean;
 }
 
-interface Entry {
-  readonly contexts: SandboxContexts;
-  /** Settles when the last server's contexts have been adopted. */
-  readonly adopted: Promise<void>;
-}
-
 /** The contexts of every sandbox, dropped with it. */
 export class CodeContexts {
   readonly #options: CodeContextsOptions;
-  readonly #sandboxes = new Map<LiveSandbox, Entry>();
+  readonly #sandboxes = new Map<LiveSandbox, SandboxContexts>();
   /** Sandboxes of another server whose contexts have not been adopted yet. */
   readonly #leftOver = new Set<LiveSandbox>();
 
@@ -67,8 +61,8 @@ export class CodeContexts {
 
   /** @throws SandboxError unavailable when the sandbox has ended or is paused. */
   async of(sandbox: LiveSandbox): Promise<SandboxContexts> {
-    const { contexts, adopted } = this.#sandboxes.get(sandbox) ?? this.#enter(sandbox);
-    await adopted;
+    const contexts = this.#sandboxes.get(sandbox) ?? this.#enter(sandbox);
+    await contexts.adopted;
     return contexts;
   }
 
@@ -101,21 +95,19 @@ export class CodeContexts {
   async detach(): Promise<void> {
     const all = [...this.#sandboxes.values()];
     this.#sandboxes.clear();
-    await Promise.all(all.map(({ contexts }) => contexts.detach()));
+    await Promise.all(all.map((contexts) => contexts.detach()));
   }
 
-  #enter(sandbox: LiveSandbox): Entry {
+  #enter(sandbox: LiveSandbox): SandboxContexts {
     const { id } = sandbox.record;
     if (sandbox.ended.aborted) throw new SandboxError("sandbox_ended", `sandbox ${id} has ended`);
     const contexts = new SandboxContexts(sandbox, this.#options);
-    const adopted = this.#leftOver.delete(sandbox) ? contexts.adopt() : Promise.resolve();
-    const entry = {
-      contexts,
-      adopted: adopted.catch((error: unknown) => {
+    if (this.#leftOver.delete(sandbox)) {
+      contexts.adopted = contexts.adopt().catch((error: unknown) => {
         this.#options.log.error({ err: error, sandbox: id }, "kernels could not be taken over");
-      }),
-    };
-    this.#sandboxes.set(sandbox, entry);
+      });
+    }
+    this.#sandboxes.set(sandbox, contexts);
     sandbox.ended.addEventListener(
       "abort",
       () => {
@@ -124,7 +116,7 @@ export class CodeContexts {
       },
       { once: true },
     );
-    return entry;
+    return contexts;
   }
 }
 
@@ -136,6 +128,8 @@ export class SandboxContexts {
   readonly #defaults = new Map<string, Promise<CodeContext>>();
   /** Undefined for a sandbox that does not outlive the server. */
   readonly notes: SandboxNotes | undefined;
+  /** Settles when the last server's contexts have been adopted. */
+  adopted = Promise.resolve();
   #zygote: Zygote | undefined;
   #creating = 0;
 

@@ -54,9 +54,8 @@ const SUFFIX = ".json";
 export class KernelNotes {
   readonly #dataDir: () => string;
   readonly #log: Logger;
-  #directory: string | undefined;
 
-  /** @param dataDir called at first use. */
+  /** @param dataDir called where there is something to note. */
   constructor(dataDir: () => string, log: Logger) {
     this.#dataDir = dataDir;
     this.#log = log;
@@ -65,24 +64,22 @@ export class KernelNotes {
   /** Undefined for a sandbox that ends with the server. */
   of(sandbox: LiveSandbox): SandboxNotes | undefined {
     if (sandbox.runtime.adoption === undefined) return undefined;
-    const file = join(this.#directoryMade(), sandbox.record.id + SUFFIX);
+    const file = join(this.#directory(), sandbox.record.id + SUFFIX);
     return new SandboxNotes(file, this.#log.child({ sandbox: sandbox.record.id }));
   }
 
   /** Removes the notes on all other sandboxes. */
   async keepOnly(sandboxes: readonly LiveSandbox[]): Promise<void> {
     const kept = new Set(sandboxes.map(({ record }) => record.id + SUFFIX));
-    const directory = this.#directoryMade();
+    const directory = this.#directory();
     const names = (await readdir(directory)).filter((name) => !kept.has(name));
     await Promise.all(names.map((name) => rm(join(directory, name), { force: true })));
   }
 
-  #directoryMade(): string {
-    if (this.#directory === undefined) {
-      this.#directory = join(this.#dataDir(), "kernels");
-      mkdirSync(this.#directory, { recursive: true, mode: 0o700 });
-    }
-    return this.#directory;
+  #directory(): string {
+    const directory = join(this.#dataDir(), "kernels");
+    mkdirSync(directory, { recursive: true, mode: 0o700 });
+    return directory;
   }
 }
 

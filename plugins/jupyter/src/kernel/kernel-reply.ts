@@ -43,14 +43,7 @@ function statusOf(reply: KernelMessage | undefined): unknown {
 export function asksToExit(reply: KernelMessage): boolean {
   if (reply.type !== "execute_reply" || !reply.content.includes("ask_exit")) return false;
   const { payload } = replyContent(reply);
-  return (
-    Array.isArray(payload) &&
-    payload.some(
-      (entry: unknown) =>
-        typeof entry === "object" &&
-        entry !== null &&
-        (entry as Record<string, unknown>)["source"] === "ask_exit" &&
-        (entry as Record<string, unknown>)["keepkernel"] !== true,
-    )
-  );
+  const asks = (entry: { readonly source?: unknown; readonly keepkernel?: unknown } | null): boolean =>
+    entry?.source === "ask_exit" && entry.keepkernel !== true;
+  return Array.isArray(payload) && payload.some(asks);
 }

@@ -8,8 +8,6 @@ import type { KernelMessage } from "../transport/wire.js";
 
 /** Receives a kernel's messages, except for answers to the server's internal requests. */
 export interface KernelObserver {
-  /** False while no client could keep a message. */
-  readonly isWatching: boolean;
   /** A promise while it cannot take more: the kernel's channel waits for it. */
   received(channel: ChannelName, message: KernelMessage): Promise<void> | undefined;
 }
@@ -33,7 +31,8 @@ export interface KernelSurroundings {
   readonly program: KernelProgram | InstalledKernel;
   readonly settings: KernelSettings;
   readonly log: Logger;
-  readonly observer?: KernelObserver | undefined;
+  /** Returns the observer of now; undefined while no client could keep a message. */
+  readonly observer?: () => KernelObserver | undefined;
   /** True while the sandbox is frozen: kernels cannot answer then. */
   readonly isFrozen: () => boolean;
   /** Called when a kernel is ended because its heartbeat stopped. */

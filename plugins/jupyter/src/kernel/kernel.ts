@@ -66,7 +66,7 @@ export class Kernel {
   readonly #channels: KernelChannels;
   readonly #settings: KernelSettings;
   readonly #log: Logger;
-  readonly #observer: KernelObserver | undefined;
+  readonly #observer: () => KernelObserver | undefined;
   #heartbeat: Heartbeat | undefined;
   readonly #requests = new Map<string, KernelRequest>();
   /** Requests of other clients that the kernel is busy with. */
@@ -103,7 +103,7 @@ export class Kernel {
   }
 
   private constructor(
-    { sandbox, program, settings, log, observer }: KernelSurroundings,
+    { sandbox, program, settings, log, observer = () => undefined }: KernelSurroundings,
     { process, outputTail }: KernelProcess,
     connection: KernelConnection,
   ) {
@@ -159,7 +159,7 @@ export class Kernel {
           if (event === undefined) continue;
           if (event.type === "error") error ??= event;
           else yield event;
-          if (this.#observer?.isWatching !== true) releaseMemory(message.content);
+          if (this.#observer() === undefined) releaseMemory(message.content);
         }
         if (signal.aborted) return;
         const end = await request.done;
@@ -415,7 +415,8 @@ export class Kernel {
         // It ends by itself after the cell that called exit().
         void this.#within(SHUTDOWN_GRACE_MS, this.gone).then(() => this.kill());
       }
-      if (message.parentSession !== this.connection.session) await this.#observer?.received(channel, message);
+      if (message.parentSession !== this.connection.session)
+        await this.#observer()?.received(channel, message);
       const request = message.parentId === undefined ? undefined : this.#requests.get(message.parentId);
       if (request === undefined) continue;
       request.reply(message);
@@ -438,7 +439,7 @@ export class Kernel {
       this.#progress();
       // Internal requests of the server are not shown to clients.
       if (message.parentSession !== this.connection.session || message.parentType === "execute_request") {
-        await this.#pausing(this.#observer?.received("iopub", message));
+        await this.#pausing(this.#observer()?.received("iopub", message));
       }
       this.#noteOthers(message);
       const request = message.parentId === undefined ? undefined : this.#requests.get(message.parentId);

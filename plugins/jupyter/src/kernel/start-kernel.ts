@@ -17,9 +17,9 @@ export function startKernel(start: KernelStart): Promise<Kernel> {
   return withinStartTime(start, async (signal) => {
     const { program } = start;
     if (isInstalled(program)) return startInstalled({ ...start, program, signal });
-    const { id, key, session } = newIdentity();
-    const started = await startKernelProcess({ ...start, program, id, key, signal });
-    return Kernel.connect({ ...start, signal }, started, { id, key, session, ports: started.ports });
+    const identity = newIdentity();
+    const started = await startKernelProcess({ ...start, ...identity, program, signal });
+    return Kernel.connect({ ...start, signal }, started, { ...identity, ports: started.ports });
   });
 }
 
@@ -28,11 +28,11 @@ async function startInstalled(
   isSecond = false,
 ): Promise<Kernel> {
   const { sandbox, settings, log, signal } = start;
-  const { id, key, session } = newIdentity();
-  const started = await startInstalledKernel({ ...start, id, key, portLeases: settings.portLeases });
+  const identity = newIdentity();
+  const started = await startInstalledKernel({ ...start, ...identity, portLeases: settings.portLeases });
   const { ports } = started;
   try {
-    return await Kernel.connect(start, started, { id, key, session, ports });
+    return await Kernel.connect(start, started, { ...identity, ports });
   } catch (error) {
     // The ports were free before its start, and now it has ended: another process took one first.
     const wasLate =

@@ -7,7 +7,8 @@ interface PythonProgramOptions {
   readonly python: string;
   /** Cells of a DataFrame, or points of a chart, in one result. */
   readonly maxDataCells: number;
-  readonly maxMessageBytes: number;
+  /** Limit of the content of a message. */
+  readonly mostBytes: number;
   readonly language: "python" | "bash";
 }
 
@@ -88,7 +89,6 @@ function forkProgram(options: PythonProgramOptions, { name, secret }: ZygoteAddr
 }
 
 /** Arguments of the launcher's `run`, except for the key. */
-function startOf({ language, maxDataCells, maxMessageBytes }: PythonProgramOptions): object {
-  // The rest is for the headers of a message.
-  return { language, mostCells: maxDataCells, mostBytes: Math.floor(maxMessageBytes * 0.9) };
+function startOf({ language, maxDataCells, mostBytes }: PythonProgramOptions): object {
+  return { language, mostCells: maxDataCells, mostBytes };
 }

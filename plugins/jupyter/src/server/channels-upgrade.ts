@@ -1,24 +1,17 @@
-import { SandboxError, type Clock, type Logger, type UpgradeHandler } from "@coppice/core";
-import { WebSocketServer, type RawData, type WebSocket } from "ws";
+import { SandboxError, type Clock, type UpgradeHandler } from "@coppice/core";
+import { WebSocketServer, type RawData } from "ws";
 import { decodeFrame, FrameError, V1_PROTOCOL, type Framing } from "./client-frame.js";
 import type { ClientMetrics } from "./client-metrics.js";
 import { ClientSocket, CloseCode } from "./client-socket.js";
 import { kernelNamed } from "./jupyter-routes.js";
 import type { JupyterServerSettings } from "./jupyter-server-config.js";
-import type { KernelClients } from "./kernel-clients.js";
-import type { JupyterSandboxes } from "./sandbox-kernels.js";
+import type { FindKernels } from "./sandbox-kernels.js";
 
 interface ChannelsUpgradeOptions {
-  readonly sandboxes: JupyterSandboxes;
+  readonly kernelsOf: FindKernels;
   readonly settings: JupyterServerSettings;
   readonly clock: Clock;
   readonly metrics: ClientMetrics;
-}
-
-interface Served {
-  /** Undefined for a client that cannot reconnect. */
-  readonly givenId: string | undefined;
-  readonly log: Logger;
 }
 
 const KERNEL_PATH = /\/api\/kernels\/([^/]+)\/channels$/;
@@ -26,7 +19,7 @@ const MAX_SESSION_ID = 256;
 
 /** The WebSocket of a kernel: all its channels on one connection, in either framing. */
 export function channelsUpgrade(options: ChannelsUpgradeOptions): UpgradeHandler {
-  const { sandboxes, settings, clock, metrics } = options;
+  const { kernelsOf, settings, clock, metrics } = options;
   const server = new WebSocketServer({
     noServer: true,
     clientTracking: false,
@@ -37,47 +30,42 @@ export function channelsUpgrade(options: ChannelsUpgradeOptions): UpgradeHandler
   });
   let anonymous = 0;
 
-  const serve = (socket: WebSocket, clients: KernelClients, { givenId, log }: Served): void => {
-    const framing: Framing = socket.protocol === V1_PROTOCOL ? "v1" : "json";
-    const client = new ClientSocket(socket, { framing, clock, settings });
-    metrics.connections.inc();
-    // With a space, which clients' own ids cannot contain.
-    const session = clients.connect(givenId ?? `anonymous ${++anonymous}`, client);
-    socket.on("message", (data: RawData, isBinary: boolean) => {
-      try {
-        clients.accept(session, decodeFrame(data as Buffer, { framing, isBinary }));
-      } catch (error) {
-        if (error instanceof FrameError) {
-          metrics.refusedFrames.inc();
-          client.close(CloseCode.InvalidData, error.message);
-        } else {
-          log.error({ err: error }, "a client's message failed");
-          client.close(CloseCode.InternalError, "internal error");
-        }
-      }
-    });
-    socket.once("close", () => {
-      metrics.connections.dec();
-      if (client.closedWith === CloseCode.TryAgain) metrics.slowClients.inc();
-      clients.disconnect(session, client, givenId !== undefined);
-    });
-  };
-
-  return async (request, { message, socket, head }) => {
-    const { target, url } = request;
+  return async ({ target, url, log }, upgrade) => {
     if (target === undefined) throw new SandboxError("sandbox_not_found", "the request names no sandbox");
-    const kernels = await sandboxes.of(target.sandbox);
-    const context = kernelNamed(kernels, KERNEL_PATH.exec(url.pathname)?.[1] ?? "");
-    const clients = kernels.clientsOf(context);
-    const sessionId = url.searchParams.get("session_id") || undefined;
-    if (sessionId !== undefined && (sessionId.length > MAX_SESSION_ID || /\s/.test(sessionId)))
+    const kernels = await kernelsOf(target.sandbox);
+    const clients = kernels.clientsOf(kernelNamed(kernels, KERNEL_PATH.exec(url.pathname)?.[1] ?? ""));
+    // Undefined for a client that cannot reconnect.
+    const givenId = url.searchParams.get("session_id") || undefined;
+    if (givenId !== undefined && (givenId.length > MAX_SESSION_ID || /\s/.test(givenId)))
       throw new SandboxError("session_id_invalid", "session_id is not a short word");
-    if (!clients.hasRoomFor(sessionId ?? "")) {
+    if (!clients.hasRoomFor(givenId ?? "")) {
       const text = `the kernel already has ${settings.maxClients} clients`;
       throw new SandboxError("kernel_client_limit_reached", text);
     }
-    server.handleUpgrade(message, socket, head, (accepted) =>
-      serve(accepted, clients, { givenId: sessionId, log: request.log }),
-    );
+    server.handleUpgrade(upgrade.message, upgrade.socket, upgrade.head, (socket) => {
+      const framing: Framing = socket.protocol === V1_PROTOCOL ? "v1" : "json";
+      const client = new ClientSocket(socket, { framing, clock, settings });
+      metrics.connections.inc();
+      // With a space, which clients' own ids cannot contain.
+      const session = clients.connect(givenId ?? `anonymous ${++anonymous}`, client);
+      socket.on("message", (data: RawData, isBinary: boolean) => {
+        try {
+          clients.accept(session, decodeFrame(data as Buffer, { framing, isBinary }));
+        } catch (error) {
+          if (error instanceof FrameError) {
+            metrics.refusedFrames.inc();
+            client.close(CloseCode.InvalidData, error.message);
+          } else {
+            log.error({ err: error }, "a client's message failed");
+            client.close(CloseCode.InternalError, "internal error");
+          }
+        }
+      });
+      socket.once("close", () => {
+        metrics.connections.dec();
+        if (client.closedWith === CloseCode.TryAgain) metrics.slowClients.inc();
+        clients.disconnect(session, client, givenId !== undefined);
+      });
+    });
   };
 }

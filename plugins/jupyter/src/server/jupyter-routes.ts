@@ -12,10 +12,10 @@ import { SANDBOX_PREFIX } from "./jupyter-access.js";
 import { ownSpecOf, specNameOf, specOf } from "./kernel-specs.js";
 import { UnknownLanguageError, type Languages } from "../programs/languages.js";
 import type { NotebookSession } from "../kernel/kernel-notes.js";
-import type { JupyterSandboxes, SandboxKernels } from "./sandbox-kernels.js";
+import type { FindKernels, SandboxKernels } from "./sandbox-kernels.js";
 
 interface JupyterRoutesOptions {
-  readonly sandboxes: JupyterSandboxes;
+  readonly kernelsOf: FindKernels;
   readonly languages: Pick<Languages, "own" | "installed">;
   readonly maxBodyBytes: number;
 }
@@ -50,7 +50,7 @@ type RouteContext = Parameters<Parameters<Router["use"]>[0]>[0];
 /** Jupyter's REST interface to the kernels of a sandbox: at the root where the sandbox is known, and below its path. */
 export function mountJupyter(
   router: Router,
-  { sandboxes, languages, maxBodyBytes }: JupyterRoutesOptions,
+  { kernelsOf, languages, maxBodyBytes }: JupyterRoutesOptions,
 ): void {
   const specsOf = async (ctx: RequestCarrier) => [
     ...languages.own.map(ownSpecOf),
@@ -72,7 +72,7 @@ export function mountJupyter(
       ) => object | void | Promise<object | void>,
     ): void => {
       router[method](at(path), async (ctx) => {
-        const body = await answer(await sandboxes.of(targetOf(ctx)), ctx, ctx.params["id"] ?? "");
+        const body = await answer(await kernelsOf(targetOf(ctx)), ctx, ctx.params["id"] ?? "");
         if (body === undefined) ctx.status = 204;
         else ctx.body = body;
       });

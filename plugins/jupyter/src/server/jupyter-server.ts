@@ -6,7 +6,7 @@ import { jupyterGuard, jupyterTarget, SANDBOX_PREFIX } from "./jupyter-access.js
 import { mountJupyter } from "./jupyter-routes.js";
 import type { JupyterServerSettings } from "./jupyter-server-config.js";
 import type { Languages } from "../programs/languages.js";
-import { JupyterSandboxes } from "./sandbox-kernels.js";
+import { kernelsOfSandboxes } from "./sandbox-kernels.js";
 
 interface JupyterServerOptions {
   readonly contexts: CodeContexts;
@@ -26,11 +26,11 @@ export function mountJupyterServer(plugin: PluginContext<unknown>, options: Jupy
   targets.add(jupyterTarget(sandboxes, settings.port));
   plugin.guard(SURFACE, jupyterGuard);
 
-  const jupyters = new JupyterSandboxes({ contexts, settings, clock, log: plugin.log });
-  mountJupyter(plugin.http(SURFACE), { sandboxes: jupyters, languages, maxBodyBytes: settings.maxBody });
+  const kernelsOf = kernelsOfSandboxes({ contexts, settings, clock, log: plugin.log });
+  mountJupyter(plugin.http(SURFACE), { kernelsOf, languages, maxBodyBytes: settings.maxBody });
 
   const metrics = clientMetrics(plugin.metrics);
-  const upgrade = channelsUpgrade({ sandboxes: jupyters, settings, clock, metrics });
+  const upgrade = channelsUpgrade({ kernelsOf, settings, clock, metrics });
   for (const prefix of ["", SANDBOX_PREFIX]) {
     plugin.upgrade(SURFACE, `${prefix}/api/kernels/:id/channels`, upgrade);
   }

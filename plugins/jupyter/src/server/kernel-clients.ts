@@ -12,7 +12,7 @@ import type { KernelMessage } from "../transport/wire.js";
 
 type ExecutionState = "starting" | "idle" | "busy" | "restarting" | "dead";
 
-interface KernelClientsOptions {
+export interface KernelClientsOptions {
   readonly settings: JupyterServerSettings;
   readonly clock: Clock;
   readonly log: Logger;
@@ -69,9 +69,7 @@ export class KernelClients implements ContextObserver {
   }
 
   get connections(): number {
-    let count = 0;
-    for (const session of this.#sessions.values()) if (session.isConnected) count++;
-    return count;
+    return [...this.#sessions.values()].filter(({ isConnected }) => isConnected).length;
   }
 
   hasRoomFor(sessionId: string): boolean {
@@ -315,11 +313,8 @@ export class KernelClients implements ContextObserver {
 
   #makeRoom(): void {
     if (this.#sessions.size < this.#options.settings.maxClients) return;
-    for (const session of this.#sessions.values()) {
-      if (session.isConnected) continue;
-      this.#forget(session);
-      return;
-    }
+    const away = [...this.#sessions.values()].find(({ isConnected }) => !isConnected);
+    if (away !== undefined) this.#forget(away);
   }
 
   #wake(): void {

@@ -1,11 +1,11 @@
 import type { InstalledKernel } from "../programs/kernel-program.js";
 
-/** Jupyter's kernel names by language of `/execute`. */
-const SPEC_NAMES: ReadonlyMap<string, string> = new Map([["python", "python3"]]);
+/** Jupyter's kernel name of `python`. */
+const PYTHON = "python3";
 
 /** The kernel name of a language; an installed kernel has its own. */
 export function specNameOf(language: string): string {
-  return SPEC_NAMES.get(language) ?? language;
+  return language === "python" ? PYTHON : language;
 }
 
 export function ownSpecOf(language: string) {
@@ -28,7 +28,7 @@ export function specOf({ name, displayName, language }: Named) {
       language,
       interrupt_mode: "message",
       // JupyterLab asks before there is a kernel, which then reports whether it finds debugpy.
-      metadata: { debugger: name === SPEC_NAMES.get("python") },
+      metadata: { debugger: name === PYTHON },
     },
   };
 }

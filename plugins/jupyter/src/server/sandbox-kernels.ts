@@ -1,17 +1,13 @@
 import { randomUUID } from "node:crypto";
 import { posix } from "node:path";
-import { resolveSandboxPath, SandboxError, type Clock, type LiveSandbox, type Logger } from "@coppice/core";
+import { resolveSandboxPath, SandboxError, type LiveSandbox } from "@coppice/core";
 import type { CodeContext } from "../contexts/code-context.js";
 import type { CodeContexts, SandboxContexts } from "../contexts/code-contexts.js";
 import type { NotebookSession } from "../kernel/kernel-notes.js";
-import type { JupyterServerSettings } from "./jupyter-server-config.js";
-import { KernelClients } from "./kernel-clients.js";
+import { KernelClients, type KernelClientsOptions } from "./kernel-clients.js";
 
-interface SandboxKernelsOptions {
+interface SandboxKernelsOptions extends KernelClientsOptions {
   readonly contexts: CodeContexts;
-  readonly settings: JupyterServerSettings;
-  readonly clock: Clock;
-  readonly log: Logger;
 }
 
 interface StartSession extends Pick<NotebookSession, "path" | "name" | "type"> {
@@ -22,27 +18,19 @@ interface StartSession extends Pick<NotebookSession, "path" | "name" | "type"> {
 
 type ChangeSession = { readonly [K in keyof StartSession]?: StartSession[K] | undefined };
 
-/** The Jupyter side of every sandbox. */
-export class JupyterSandboxes {
-  readonly #options: SandboxKernelsOptions;
-  readonly #sandboxes = new WeakMap<LiveSandbox, SandboxKernels>();
+/** Finds the Jupyter side of a sandbox. @throws SandboxError unavailable when the sandbox has ended. */
+export type FindKernels = (sandbox: LiveSandbox) => Promise<SandboxKernels>;
 
-  constructor(options: SandboxKernelsOptions) {
-    this.#options = options;
-  }
-
-  /** @throws SandboxError unavailable when the sandbox has ended. */
-  async of(sandbox: LiveSandbox): Promise<SandboxKernels> {
-    const contexts = await this.#options.contexts.of(sandbox);
+export function kernelsOfSandboxes(options: SandboxKernelsOptions): FindKernels {
+  const known = new WeakMap<LiveSandbox, SandboxKernels>();
+  return async (sandbox) => {
+    const contexts = await options.contexts.of(sandbox);
     if (sandbox.ended.aborted)
       throw new SandboxError("sandbox_ended", `sandbox ${sandbox.record.id} has ended`);
-    let kernels = this.#sandboxes.get(sandbox);
-    if (kernels === undefined) {
-      kernels = new SandboxKernels(sandbox, contexts, this.#options);
-      this.#sandboxes.set(sandbox, kernels);
-    }
+    const kernels = known.get(sandbox) ?? new SandboxKernels(sandbox, contexts, options);
+    known.set(sandbox, kernels);
     return kernels;
-  }
+  };
 }
 
 /** The kernels of one sandbox as Jupyter's clients see them: the contexts of `/execute`, by the same ids. */

@@ -34,11 +34,11 @@ export class SharedFrame {
 
 /** The clients' frame of a kernel's message; undefined when a client could not read it. */
 export function sharedFrameOf(channel: ChannelName, message: KernelMessage): SharedFrame | undefined {
-  const { id, type, session = "", header, parentHeader, metadata, content, buffers } = message;
+  const { session = "", header, parentHeader, metadata, content } = message;
   // A kernel is untrusted: its message must not break the surrounding text.
   const unchecked = [header, parentHeader, metadata, ...(message.isChecked === true ? [] : [content])];
   if (!unchecked.every(isJsonObject)) return undefined;
-  return new SharedFrame({ channel, id, type, session, header, parentHeader, metadata, content, buffers });
+  return new SharedFrame({ ...message, channel, session });
 }
 
 interface SyntheticFrame {
