@@ -31,6 +31,8 @@ export const commandsV1Config = z.strictObject({
     .describe("Commands in the list of a sandbox, the newest first."),
   defaultPage: size("256KiB").describe("Output in one page of a log without a limit."),
   maxPage: size("4MiB").describe("Largest limit that a client may ask for."),
+  maxUnsentPages: size("512MiB").describe("Pages together that clients have asked for and not yet taken."),
+  maxEvent: size("64KiB").describe("Most output in one event of a followed log."),
   heartbeat: duration("15s").describe("Silence after which a followed log gets a comment."),
   maxImport: size("4GiB").describe("Largest archive that is imported, unpacked size included."),
   maxSpool: size("8GiB").describe("Disk of the server that imports take together while they are checked."),

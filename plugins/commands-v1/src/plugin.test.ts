@@ -158,6 +158,8 @@ describe("/v1 commands", { timeout: 120_000 }, () => {
     const lengths = await Promise.all(
       Array.from({ length: 5 }, async () => {
         const { events } = await follow(id, "&encoding=base64&limit=1000000");
+        // Each follower may hold one.
+        assert.ok(events.every(({ data }) => (data.bytes ?? "").length < 90_000));
         return Buffer.concat(events.map(({ data }) => Buffer.from(data.bytes ?? "", "base64"))).length;
       }),
     );

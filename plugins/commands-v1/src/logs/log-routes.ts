@@ -1,4 +1,4 @@
-import type { IncomingMessage } from "node:http";
+import type { IncomingMessage, ServerResponse } from "node:http";
 import { Readable } from "node:stream";
 import {
   parseInput,
@@ -16,6 +16,7 @@ import type { CommandsV1Config } from "../commands-v1-config.js";
 import type { NamedSandboxes } from "../sandboxes/named-sandboxes.js";
 import { followLog } from "./follow.js";
 import type { Growth } from "./growth.js";
+import { PageRoom } from "./page-room.js";
 
 export interface LogRoutesOptions {
   readonly sandboxes: Sandboxes;
@@ -34,6 +35,7 @@ const flag = z.enum(["true", "false"]).default("false");
 /** The parts of koa's context that a log is answered by. */
 type LogContext = Extract<RequestCarrier, { readonly state: unknown }> & {
   readonly req: IncomingMessage;
+  readonly res: ServerResponse;
   body: unknown;
   type: string;
   set(name: string, value: string): void;
@@ -66,7 +68,8 @@ export function logAnswer({
   growth,
   config,
 }: Omit<LogRoutesOptions, "named">): LogAnswer {
-  const { defaultPage, heartbeat, maxPage } = config;
+  const { defaultPage, heartbeat, maxEvent, maxPage } = config;
+  const pageRoom = new PageRoom(config.maxUnsentPages);
   const logQuery = z.object({
     cursor: wholeNumber.default(0),
     limit: wholeNumber
@@ -89,7 +92,12 @@ export function logAnswer({
     const isText = encoding === "utf-8";
     const logs = commands.log(sandboxId);
     if (follow === "false" && stream === "false") {
+      const room = pageRoom.take(limit);
+      const giveBack = (): void => room[Symbol.dispose]();
+      ctx.res.once("close", giveBack);
+      if (ctx.res.destroyed) giveBack();
       const page = await logs.page(id, { cursor, limitBytes: limit });
+      room.shrink(page.nextCursor - cursor);
       const { phase } = page.command;
       const answer = pageJson(page, { isText, fields: { phase, exit_code: exitCodeOf(page.command) } });
       ctx.type = "json";
@@ -104,7 +112,7 @@ export function logAnswer({
       logs,
       id,
       cursor: last.data ?? cursor,
-      limitBytes: limit,
+      limitBytes: Math.min(limit, maxEvent),
       isText,
       running: sandbox && commands.list(sandbox).find((command) => command.id === id),
       growth,

@@ -38,6 +38,8 @@ export class OneShotRuns {
   readonly #options: OneShotRunsOptions;
   /** Runs that this server waits for. */
   readonly #finishing = new Map<string, Promise<Run>>();
+  /** Outputs that are being read, for all who ask meanwhile. */
+  readonly #reading = new Map<string, Promise<RunOutput>>();
 
   constructor(options: OneShotRunsOptions) {
     this.#options = options;
@@ -111,7 +113,17 @@ export class OneShotRuns {
   }
 
   /** The output of a run so far, each stream up to `maxRunOutput`. */
-  async output({ sandboxId, commandId }: Run): Promise<RunOutput> {
+  output(run: Run): Promise<RunOutput> {
+    // What was asked for before the end may lack the last bytes.
+    const key = `${run.id} ${run.phase}`;
+    const known = this.#reading.get(key);
+    if (known !== undefined) return known;
+    const reading = this.#readOutput(run).finally(() => this.#reading.delete(key));
+    this.#reading.set(key, reading);
+    return reading;
+  }
+
+  async #readOutput({ sandboxId, commandId }: Run): Promise<RunOutput> {
     const { commands, config } = this.#options;
     const logs = commands.log(sandboxId);
     let truncated = false;
@@ -124,9 +136,11 @@ export class OneShotRuns {
       truncated ||= page.truncatedBefore !== undefined;
       for (const stream of ["stdout", "stderr"] as const) {
         const { bytes } = pageBytes(page, { wanted: stream, isText: false });
-        parts[stream].push(bytes.subarray(0, room[stream]));
         truncated ||= bytes.length > room[stream];
-        room[stream] -= Math.min(bytes.length, room[stream]);
+        const taken = bytes.subarray(0, room[stream]);
+        room[stream] -= taken.length;
+        // A part of no length would keep the memory of its page.
+        if (taken.length > 0) parts[stream].push(taken);
       }
     }
     const textOf = (stream: "stdout" | "stderr") => Buffer.concat(parts[stream]).toString("utf8");
