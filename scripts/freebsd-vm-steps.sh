@@ -46,7 +46,7 @@ npm ci --ignore-scripts
 node_modules/.bin/tsc -b
 #@ 300 command 2: the agent, by this system's own compiler
 cc -std=c11 -D_GNU_SOURCE -O2 -static -o /tmp/agent \
-  $(find agent/native -name '*.c' ! -path '*/testing/*' ! -name bench-spawn.c ! -name fuzz-frames.c)
+  $(find agent/native -name '*.c' ! -path '*/testing/*' ! -name fuzz-frames.c)
 code=0; /tmp/agent || code=$?
 [ $code = 64 ]
 #@ 30 command 3: resource accounting

@@ -172,6 +172,7 @@ const char *user_name(uint32_t uid, char text[16]) { return name_in(&passwd, uid
 const char *group_name(uint32_t gid, char text[16]) { return name_in(&group, gid, text); }
 
 int resolve_identity(const struct identity *identity, struct account *account) {
+  account->is_self = false;
   if (identity->kind == IDENTITY_NAME) return account_by_name(identity->name, account) ? 0 : ENOENT;
   uint32_t uid = identity->kind == IDENTITY_SELF ? (uint32_t)geteuid() : identity->uid;
   memset(account, 0, sizeof *account);

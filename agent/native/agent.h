@@ -20,21 +20,34 @@ enum {
   // Room for the largest answer to one request.
   REPLY_BYTES = 2 * CHUNK_BYTES,
   OBJECTS_LIMIT = 8192,
-  PROCESSES_LIMIT = 4096,
   FILES_LIMIT = 256,
   GROUPS_LIMIT = 64,
 };
-
-enum object_kind { PROCESS, READER, WRITER, LISTING, REMOVAL, WATCHER, CONNECTION_INSIDE };
 
 /** An object named by an id of the server. Freed at the end of the turn in which `is_dead` was set. */
 struct object {
   struct object *next;
   struct object *next_in_bucket;
+  const struct kind *kind;
   uint32_t id;
-  uint8_t kind;
   bool is_dead;
+  // Bytes that the server takes; the last frame of some kinds may exceed them.
+  int64_t credit;
 };
+
+/** A kind of objects: the most at one time, and operations, of which absent ones do nothing. */
+struct kind {
+  unsigned limit;
+  void (*free)(struct object *object);
+  void (*input)(struct object *object, const uint8_t *data, uint32_t length);
+  void (*end_input)(struct object *object);
+  /** Sends what is due. @return true if there is more to do at once. */
+  bool (*pump)(struct object *object);
+  /** Names the descriptors to wait for. */
+  void (*prepare)(struct object *object);
+  void (*ready)(struct object *object, int role, short events);
+};
+extern const struct kind process_kind, reader_kind, writer_kind, listing_kind, removal_kind, watcher_kind, dial_kind;
 
 /** Buffered bytes from the server to a descriptor. */
 struct sink {
@@ -70,6 +83,8 @@ struct kept {
 };
 
 struct account {
+  // The agent's own, which needs no change of identity.
+  bool is_self;
   char name[256];
   char home[1024];
   char shell[1024];
@@ -85,8 +100,9 @@ extern uint64_t request_count;
 // Limit for started programs: this process raises its own.
 extern struct rlimit descriptor_limit;
 struct object *find_object(uint32_t id);
-void *add_object(size_t size, uint8_t kind, uint32_t id);
-unsigned count_objects(uint8_t kind);
+// Returns NULL with errno, at the limit of the kind too.
+void *add_object(size_t size, const struct kind *kind, uint32_t id);
+unsigned count_objects(const struct kind *kind);
 void watch_descriptor(int fd, short events, struct object *owner, int role);
 bool is_connected(void);
 size_t room(void);
@@ -100,8 +116,8 @@ void break_connection(const char *why);
 
 // streams.c
 // Moves available bytes of a source into a frame, and keeps them where that is on. 0: none now, 1: some, -1: end of file.
-int relay_source(struct source *source, uint32_t id, uint32_t *credit, struct kept *kept);
-bool can_relay(uint32_t credit);
+int relay_source(struct source *source, struct object *object, struct kept *kept);
+bool can_relay(const struct object *object);
 bool sink_put(struct sink *sink, const uint8_t *data, uint32_t length);
 // Returns false when the descriptor accepts no more bytes.
 bool sink_flush(struct sink *sink);
@@ -118,26 +134,21 @@ void kept_pay(struct kept *kept, uint32_t bytes);
 void kept_rewind(struct kept *kept);
 bool kept_is_due(const struct kept *kept);
 // Sends the next entry. Returns false without credit or room.
-bool kept_send(struct kept *kept, uint32_t id, uint32_t *credit);
+bool kept_send(struct kept *kept, struct object *object);
 void kept_free(struct kept *kept);
 
 // processes.c
 void process_spawn(uint32_t id, const struct spawn_request *request);
 void process_reap(void);
-void process_prepare(struct object *object);
-void process_ready(struct object *object, int role, short events);
-bool process_pump(struct object *object);
-void process_input(struct object *object, const uint8_t *data, uint32_t length);
-void process_end_input(struct object *object);
 void process_signal(struct object *object, uint8_t scope, struct text name);
 void process_resize(struct object *object, uint16_t columns, uint16_t rows);
-void process_credit(struct object *object, uint32_t bytes);
+// The server has taken so much output.
+void process_paid(struct object *object, uint32_t bytes);
 void process_discard(struct object *object);
 void process_release(struct object *object);
 void process_disconnected(struct object *object);
 bool process_announce(struct object *object);
 void process_kill_all(void);
-void process_free(struct object *object);
 
 // accounts.c: the sandbox's own /etc/passwd and /etc/group, read by hand
 bool account_by_name(struct text name, struct account *account);
@@ -149,37 +160,19 @@ int resolve_identity(const struct identity *identity, struct account *account);
 // files/
 void files_request(uint32_t id, const struct request *request);
 void files_read(struct object *object, uint64_t offset, uint32_t length);
-void reader_free(struct object *object);
-void writer_input(struct object *object, const uint8_t *data, uint32_t length);
-void writer_commit(struct object *object);
-void writer_free(struct object *object);
-bool listing_run(struct object *object);
-void listing_credit(struct object *object, uint32_t bytes);
-void listing_free(struct object *object);
-bool removal_run(struct object *object);
-void removal_free(struct object *object);
 // True for a directory entry that is an unfinished file of this process.
 bool files_is_temporary(const char *name);
 
 // watch.c
 enum { ROLE_CHANGES = -3 };
-void watch_request(uint32_t id, const struct request *request);
+void start_watch(uint32_t id, const struct request *request);
 /** @return true if changes are to be read again at once. */
 bool watch_prepare(void);
 void watch_ready(void);
 // Reports changes by requests right behind their answers, in one write.
 void watch_follow(void);
-void watch_credit(struct object *object, uint32_t bytes);
-void watch_free(struct object *object);
 
 // dial.c
 void dial_request(uint32_t id, const struct request *request);
-void dial_prepare(struct object *object);
-void dial_ready(struct object *object, int role, short events);
-bool dial_pump(struct object *object);
-void dial_input(struct object *object, const uint8_t *data, uint32_t length);
-void dial_end_input(struct object *object);
-void dial_credit(struct object *object, uint32_t bytes);
-void dial_free(struct object *object);
 
 #endif

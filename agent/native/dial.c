@@ -9,13 +9,10 @@
 
 #include "agent.h"
 
-enum { DIALS_LIMIT = 1024 };
-
 struct dial {
   struct object object;
   struct sink input;
   struct source output;
-  uint32_t credit;
   uint16_t port;
   bool is_open, has_tried_six;
   bool is_shut;
@@ -55,20 +52,20 @@ static void try_six(struct dial *dial, int error) {
 
 void dial_request(uint32_t id, const struct request *request) {
   if (request->port == 0) return send_error(id, STAGE_DIAL, EINVAL, "");
-  struct dial *dial = count_objects(CONNECTION_INSIDE) < DIALS_LIMIT ? add_object(sizeof *dial, CONNECTION_INSIDE, id) : NULL;
+  struct dial *dial = add_object(sizeof *dial, &dial_kind, id);
   if (dial == NULL) return send_error(id, STAGE_DIAL, EMFILE, "");
   dial->input = (struct sink){.fd = -1, .window = INPUT_WINDOW_BYTES};
   dial->output = (struct source){-1, REPLY_OUTPUT};
-  dial->credit = request->credit;
+  dial->object.credit = request->credit;
   dial->port = request->port;
   set_descriptor(dial, start_connecting(dial->port, false));
   if (dial->input.fd < 0) try_six(dial, errno);
 }
 
-void dial_prepare(struct object *object) {
+static void dial_prepare(struct object *object) {
   struct dial *dial = (struct dial *)object;
   if (object->is_dead || dial->input.fd < 0) return;
-  bool is_reading = dial->is_open && !dial->is_end_sent && can_relay(dial->credit);
+  bool is_reading = dial->is_open && !dial->is_end_sent && can_relay(object);
   bool is_writing = !dial->is_open || dial->input.length > 0;
   short events = (short)((is_reading ? POLLIN : 0) | (is_writing ? POLLOUT : 0));
   // With an empty event mask, poll(2) would still report a reset socket and wake the loop forever.
@@ -97,18 +94,18 @@ static void flush_input(struct dial *dial) {
   }
 }
 
-void dial_ready(struct object *object, int role, short events) {
+static void dial_ready(struct object *object, int role, short events) {
   struct dial *dial = (struct dial *)object;
   (void)role;
   if (!dial->is_open) return finish_connecting(dial);
   if (dial->input.length > 0 && events & (POLLOUT | POLLERR | POLLHUP)) flush_input(dial);
-  if (dial->is_end_sent || !can_relay(dial->credit) || !(events & (POLLIN | POLLERR | POLLHUP))) return;
-  if (relay_source(&dial->output, object->id, &dial->credit, NULL) >= 0) return;
+  if (dial->is_end_sent || !can_relay(object) || !(events & (POLLIN | POLLERR | POLLHUP))) return;
+  if (relay_source(&dial->output, object, NULL) >= 0) return;
   send_empty(REPLY_OUTPUT_END, object->id);
   dial->is_end_sent = true;
 }
 
-bool dial_pump(struct object *object) {
+static bool dial_pump(struct object *object) {
   struct dial *dial = (struct dial *)object;
   if (!dial->is_open || room() < REPLY_BYTES) return false;
   sink_acknowledge(&dial->input, object->id);
@@ -119,7 +116,7 @@ bool dial_pump(struct object *object) {
   return false;
 }
 
-void dial_input(struct object *object, const uint8_t *data, uint32_t length) {
+static void dial_input(struct object *object, const uint8_t *data, uint32_t length) {
   struct dial *dial = (struct dial *)object;
   if (!dial->is_open || dial->is_shut || dial->input.is_ending) return;
   if (length > dial->input.window) return break_connection("more input than was asked for");
@@ -129,19 +126,16 @@ void dial_input(struct object *object, const uint8_t *data, uint32_t length) {
   dial->is_shut = true;
 }
 
-void dial_end_input(struct object *object) {
+static void dial_end_input(struct object *object) {
   struct dial *dial = (struct dial *)object;
   if (!dial->is_open || dial->input.is_ending) return;
   dial->input.is_ending = true;
   flush_input(dial);
 }
 
-void dial_credit(struct object *object, uint32_t bytes) {
-  struct dial *dial = (struct dial *)object;
-  dial->credit = bytes > UINT32_MAX - dial->credit ? UINT32_MAX : dial->credit + bytes;
-}
-
-void dial_free(struct object *object) {
+static void dial_free(struct object *object) {
   // Both directions share one descriptor.
   sink_close(&((struct dial *)object)->input);
 }
+
+const struct kind dial_kind = {1024, dial_free, dial_input, dial_end_input, dial_pump, dial_prepare, dial_ready};

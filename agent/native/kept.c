@@ -78,13 +78,13 @@ void kept_rewind(struct kept *kept) {
 
 bool kept_is_due(const struct kept *kept) { return kept->sent < kept->end; }
 
-bool kept_send(struct kept *kept, uint32_t id, uint32_t *credit) {
+bool kept_send(struct kept *kept, struct object *object) {
   uint32_t length = length_at(kept, kept->sent);
-  if (*credit < length + FRAME_COST || room() < REPLY_BYTES + length + HEADER_BYTES) return false;
-  struct writer frame = begin_frame(kept->bytes[kept->sent], id);
+  if (object->credit < length + FRAME_COST || room() < REPLY_BYTES + length + HEADER_BYTES) return false;
+  struct writer frame = begin_frame(kept->bytes[kept->sent], object->id);
   put_bytes(&frame, kept->bytes + kept->sent + ENTRY_BYTES, length);
   finish_frame(&frame);
-  *credit -= length + FRAME_COST;
+  object->credit -= length + FRAME_COST;
   kept->sent += ENTRY_BYTES + length;
   return true;
 }

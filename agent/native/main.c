@@ -28,26 +28,6 @@ enum {
 
 enum role { ROLE_CONNECTION = -1, ROLE_LISTENER = -2 };
 
-/** Operations on an object by its kind; absent ones do nothing. */
-static const struct {
-  void (*free)(struct object *object);
-  void (*credit)(struct object *object, uint32_t bytes);
-  void (*input)(struct object *object, const uint8_t *data, uint32_t length);
-  void (*end_input)(struct object *object);
-  bool (*pump)(struct object *object);
-  void (*prepare)(struct object *object);
-  void (*ready)(struct object *object, int role, short events);
-} kinds[] = {
-    [PROCESS] = {process_free, process_credit, process_input, process_end_input, process_pump, process_prepare,
-                 process_ready},
-    [READER] = {.free = reader_free},
-    [WRITER] = {.free = writer_free, .input = writer_input, .end_input = writer_commit},
-    [LISTING] = {.free = listing_free, .credit = listing_credit, .pump = listing_run},
-    [REMOVAL] = {.free = removal_free, .pump = removal_run},
-    [WATCHER] = {.free = watch_free, .credit = watch_credit},
-    [CONNECTION_INSIDE] = {dial_free, dial_credit, dial_input, dial_end_input, dial_pump, dial_prepare, dial_ready},
-};
-
 struct object *objects;
 struct rlimit descriptor_limit;
 uint64_t request_count;
@@ -80,14 +60,14 @@ struct object *find_object(uint32_t id) {
   return object;
 }
 
-unsigned count_objects(uint8_t kind) {
+unsigned count_objects(const struct kind *kind) {
   unsigned count = 0;
   for (struct object *object = objects; object != NULL; object = object->next) count += object->kind == kind;
   return count;
 }
 
-void *add_object(size_t size, uint8_t kind, uint32_t id) {
-  if (object_count >= OBJECTS_LIMIT) {
+void *add_object(size_t size, const struct kind *kind, uint32_t id) {
+  if (object_count >= OBJECTS_LIMIT || count_objects(kind) >= kind->limit) {
     errno = EMFILE;
     return NULL;
   }
@@ -108,7 +88,7 @@ static void free_object(struct object *object) {
   struct object **link = &buckets[object->id % BUCKETS];
   while (*link != object) link = &(*link)->next_in_bucket;
   *link = object->next_in_bucket;
-  kinds[object->kind].free(object);
+  object->kind->free(object);
   object_count--;
   free(object);
 }
@@ -199,7 +179,7 @@ static void disconnect(void) {
   has_greeted = is_announcing = false;
   outgoing_start = outgoing_end = incoming_start = incoming_end = 0;
   for (struct object *object = objects; object != NULL; object = object->next) {
-    if (object->kind == PROCESS) process_disconnected(object);
+    if (object->kind == &process_kind) process_disconnected(object);
     else object->is_dead = true;
   }
 }
@@ -260,9 +240,6 @@ static void start_object(const struct request *request) {
     case ACCOUNT:
       send_account(request);
       break;
-    case WATCH:
-      watch_request(request->id, request);
-      break;
     case DIAL:
       dial_request(request->id, request);
       break;
@@ -280,17 +257,18 @@ static void use_object(const struct request *request) {
     if (request->type == READ) send_error(request->id, STAGE_FILE, EBADF, "");
     return;
   }
-  uint8_t kind = object->kind;
-  bool is_process = kind == PROCESS;
+  const struct kind *kind = object->kind;
+  bool is_process = kind == &process_kind;
   switch (request->type) {
     case INPUT:
-      if (kinds[kind].input) kinds[kind].input(object, (const uint8_t *)request->data.bytes, request->data.length);
+      if (kind->input) kind->input(object, (const uint8_t *)request->data.bytes, request->data.length);
       break;
     case INPUT_END:
-      if (kinds[kind].end_input) kinds[kind].end_input(object);
+      if (kind->end_input) kind->end_input(object);
       break;
     case CREDIT:
-      if (kinds[kind].credit) kinds[kind].credit(object, request->credit);
+      if (object->credit < INT64_MAX / 2) object->credit += request->credit;
+      if (is_process) process_paid(object, request->credit);
       break;
     case SIGNAL:
       if (is_process) process_signal(object, request->scope, request->name);
@@ -330,22 +308,10 @@ static void handle(const struct request *request) {
     case END:
       is_ending = true;
       break;
-    case SPAWN:
-    case ACCOUNT:
-    case STAT:
-    case LIST:
-    case OPEN:
-    case WRITE:
-    case MAKE_DIRECTORY:
-    case MOVE:
-    case REMOVE:
-    case CHANGE:
-    case WATCH:
-    case DIAL:
-      start_object(request);
-      break;
     default:
-      use_object(request);
+      // All but READ are numbered from ACCOUNT on.
+      if (request->type == SPAWN || (request->type >= ACCOUNT && request->type != READ)) start_object(request);
+      else use_object(request);
   }
 }
 
@@ -415,7 +381,7 @@ void watch_descriptor(int fd, short events, struct object *owner, int role) {
 static void announce(void) {
   if (!is_announcing || connection < 0) return;
   for (struct object *object = objects; object != NULL; object = object->next) {
-    if (object->kind == PROCESS && !object->is_dead && !process_announce(object)) return;
+    if (object->kind == &process_kind && !object->is_dead && !process_announce(object)) return;
   }
   if (room() < REPLY_BYTES) return;
   send_empty(REPLY_PROCESSES_END, 0);
@@ -428,7 +394,7 @@ static bool pump(void) {
   // First, because a process must be named before its other frames.
   announce();
   for (struct object *object = objects; object != NULL; object = object->next) {
-    if (!object->is_dead && kinds[object->kind].pump) has_more |= kinds[object->kind].pump(object);
+    if (!object->is_dead && object->kind->pump) has_more |= object->kind->pump(object);
   }
   return has_more;
 }
@@ -445,7 +411,7 @@ static bool prepare(void) {
   }
   bool has_more = watch_prepare();
   for (struct object *object = objects; object != NULL; object = object->next) {
-    if (kinds[object->kind].prepare) kinds[object->kind].prepare(object);
+    if (object->kind->prepare) object->kind->prepare(object);
   }
   return has_more;
 }
@@ -461,7 +427,7 @@ static void dispatch(void) {
       else if (role == ROLE_CHANGES) watch_ready();
       else if (connection == polled[index].fd && events & (POLLIN | POLLHUP | POLLERR)) receive();
     } else if (!owner->is_dead) {
-      kinds[owner->kind].ready(owner, role, events);
+      owner->kind->ready(owner, role, events);
     }
   }
 }

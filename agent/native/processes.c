@@ -32,7 +32,6 @@ struct process {
   struct entry *entry;
   struct sink input;
   struct source output, error_output;
-  uint32_t credit;
   struct kept kept;
   uint32_t left;
   int status;
@@ -154,12 +153,12 @@ void process_spawn(uint32_t id, const struct spawn_request *request) {
   if (!entry_is_set() && resolve_identity(&request->identity, &account) != 0) {
     return send_error(id, STAGE_USER, ENOENT, "");
   }
-  if (count_objects(PROCESS) >= PROCESSES_LIMIT) return send_error(id, STAGE_RESOURCES, EAGAIN, "");
+  if (count_objects(&process_kind) >= process_kind.limit) return send_error(id, STAGE_RESOURCES, EAGAIN, "");
 
   int error = open_streams(&streams, request, &account);
   struct entry *entry = error == 0 && entry_is_set() ? entry_open(&way) : NULL;
   if (error == 0 && entry_is_set() && entry == NULL) error = errno;
-  struct process *process = error ? NULL : add_object(sizeof *process, PROCESS, id);
+  struct process *process = error ? NULL : add_object(sizeof *process, &process_kind, id);
   if (process != NULL) {
     process->entry = entry;
     process->input = (struct sink){.fd = streams.near[0], .window = INPUT_WINDOW_BYTES};
@@ -178,7 +177,7 @@ void process_spawn(uint32_t id, const struct spawn_request *request) {
     if (way >= 0) close(way);
     return send_error(id, has_terminal ? STAGE_TERMINAL : STAGE_RESOURCES, error, "");
   }
-  process->credit = request->credit;
+  process->object.credit = request->credit;
   process->kept = (struct kept){.is_on = request->flags & SPAWN_KEEPS_OUTPUT, .is_granted = true};
   process->has_terminal = has_terminal;
 
@@ -308,15 +307,13 @@ static int drop(struct source *source) {
 
 static void relay(struct process *process, struct source *source) {
   if (source->fd < 0) return;
-  uint32_t before = process->credit;
+  int64_t before = process->object.credit;
   // Bytes stopped by missing credit or room do not show the state of the pipe.
-  if (!process->is_discarded && (!can_relay(process->credit) || kept_is_due(&process->kept))) return;
-  int moved = process->is_discarded
-                  ? drop(source)
-                  : relay_source(source, process->object.id, &process->credit, &process->kept);
+  if (!process->is_discarded && (!can_relay(&process->object) || kept_is_due(&process->kept))) return;
+  int moved = process->is_discarded ? drop(source) : relay_source(source, &process->object, &process->kept);
   if (moved < 0 || (moved == 0 && is_draining(process))) source_close(source);
   if (moved <= 0) return;
-  uint32_t cost = process->is_discarded ? CHUNK_BYTES : before - process->credit;
+  uint32_t cost = process->is_discarded ? CHUNK_BYTES : (uint32_t)(before - process->object.credit);
   process->left = process->left > cost ? process->left - cost : 0;
 }
 
@@ -336,7 +333,7 @@ static void flush_input(struct process *process) {
   close_input(process, false);
 }
 
-void process_input(struct object *object, const uint8_t *data, uint32_t length) {
+static void process_input(struct object *object, const uint8_t *data, uint32_t length) {
   struct process *process = (struct process *)object;
   struct sink *input = &process->input;
   if (input->fd < 0 || input->is_ending) return;
@@ -345,7 +342,7 @@ void process_input(struct object *object, const uint8_t *data, uint32_t length) 
   if (!sink_put(input, data, length)) close_input(process, true);
 }
 
-void process_end_input(struct object *object) {
+static void process_end_input(struct object *object) {
   struct process *process = (struct process *)object;
   struct sink *input = &process->input;
   if (input->fd < 0 || input->is_ending) return;
@@ -361,11 +358,7 @@ void process_end_input(struct object *object) {
   flush_input(process);
 }
 
-void process_credit(struct object *object, uint32_t bytes) {
-  struct process *process = (struct process *)object;
-  process->credit = bytes > UINT32_MAX - process->credit ? UINT32_MAX : process->credit + bytes;
-  kept_pay(&process->kept, bytes);
-}
+void process_paid(struct object *object, uint32_t bytes) { kept_pay(&((struct process *)object)->kept, bytes); }
 
 void process_discard(struct object *object) {
   struct process *process = (struct process *)object;
@@ -393,20 +386,18 @@ void process_resize(struct object *object, uint16_t columns, uint16_t rows) {
   if (process->has_terminal && process->output.fd >= 0) ioctl(process->output.fd, TIOCSWINSZ, &size);
 }
 
-void process_prepare(struct object *object) {
+static void process_prepare(struct object *object) {
   struct process *process = (struct process *)object;
   if (object->is_dead) return;
   if (process->entry != NULL) return entry_prepare(process->entry, object, ROLE_ENTRY);
-  if (process->input.fd >= 0) {
-    // With no data, POLLERR still reports that the reader is gone; terminals do not support it.
-    if (process->input.length > 0) watch_descriptor(process->input.fd, POLLOUT, object, ROLE_INPUT);
-  }
-  if ((!can_relay(process->credit) || kept_is_due(&process->kept)) && !process->is_discarded) return;
+  // With no data, POLLERR still reports that the reader is gone; terminals do not support it.
+  if (process->input.length > 0) watch_descriptor(process->input.fd, POLLOUT, object, ROLE_INPUT);
+  if ((!can_relay(object) || kept_is_due(&process->kept)) && !process->is_discarded) return;
   if (process->output.fd >= 0) watch_descriptor(process->output.fd, POLLIN, object, ROLE_OUTPUT);
   if (process->error_output.fd >= 0) watch_descriptor(process->error_output.fd, POLLIN, object, ROLE_ERROR_OUTPUT);
 }
 
-void process_ready(struct object *object, int role, short events) {
+static void process_ready(struct object *object, int role, short events) {
   struct process *process = (struct process *)object;
   (void)events;
   if (role == ROLE_ENTRY) entry_move(process->entry);
@@ -425,7 +416,7 @@ static void tell_exit(struct process *process) {
   process->is_exit_sent = true;
 }
 
-bool process_pump(struct object *object) {
+static bool process_pump(struct object *object) {
   struct process *process = (struct process *)object;
   if (process->entry != NULL) finish_start(process);
   if (process->entry != NULL || object->is_dead) return false;
@@ -442,14 +433,14 @@ bool process_pump(struct object *object) {
     process->is_input_closed_due = false;
   }
   if (process->has_exited && !process->is_exit_sent) tell_exit(process);
-  while (kept_is_due(&process->kept) && kept_send(&process->kept, object->id, &process->credit)) {
+  while (kept_is_due(&process->kept) && kept_send(&process->kept, object)) {
   }
   if (kept_is_due(&process->kept)) return false;
   if (!has_output(process) && !process->is_end_sent) {
     send_empty(REPLY_OUTPUT_END, object->id);
     process->is_end_sent = true;
   }
-  return is_draining(process) && has_output(process) && (process->is_discarded || can_relay(process->credit));
+  return is_draining(process) && has_output(process) && (process->is_discarded || can_relay(object));
 }
 
 // --- ending
@@ -460,7 +451,7 @@ void process_reap(void) {
   // All children, including adopted orphans.
   while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
     struct object *object = objects;
-    while (object != NULL && (object->kind != PROCESS || ((struct process *)object)->pid != pid ||
+    while (object != NULL && (object->kind != &process_kind || ((struct process *)object)->pid != pid ||
                               ((struct process *)object)->has_exited)) {
       object = object->next;
     }
@@ -481,7 +472,7 @@ void process_release(struct object *object) {
 
 void process_disconnected(struct object *object) {
   struct process *process = (struct process *)object;
-  process->credit = 0;
+  object->credit = 0;
   kept_rewind(&process->kept);
   if (process->entry != NULL) process->entry->is_awaited = false;
   process->is_exit_sent = process->is_end_sent = false;
@@ -513,12 +504,12 @@ bool process_announce(struct object *object) {
 void process_kill_all(void) {
   for (struct object *object = objects; object != NULL; object = object->next) {
     struct process *process = (struct process *)object;
-    if (object->kind == PROCESS && !process->has_exited && process->pid > 0) kill(-process->pid, SIGKILL);
+    if (object->kind == &process_kind && !process->has_exited && process->pid > 0) kill(-process->pid, SIGKILL);
   }
   platform_kill_descendants();
 }
 
-void process_free(struct object *object) {
+static void process_free(struct object *object) {
   struct process *process = (struct process *)object;
   if (process->entry != NULL) entry_free(process->entry);
   sink_close(&process->input);
@@ -526,3 +517,7 @@ void process_free(struct object *object) {
   kept_free(&process->kept);
   free(process->label);
 }
+
+const struct kind process_kind = {
+    4096, process_free, process_input, process_end_input, process_pump, process_prepare, process_ready,
+};

@@ -6,15 +6,15 @@
 
 #include "agent.h"
 
-bool can_relay(uint32_t credit) {
-  return is_connected() && credit > FRAME_COST && room() >= REPLY_BYTES + CHUNK_BYTES + HEADER_BYTES;
+bool can_relay(const struct object *object) {
+  return is_connected() && object->credit > FRAME_COST && room() >= REPLY_BYTES + CHUNK_BYTES + HEADER_BYTES;
 }
 
-int relay_source(struct source *source, uint32_t id, uint32_t *credit, struct kept *kept) {
-  if (*credit <= FRAME_COST || room() < REPLY_BYTES + CHUNK_BYTES + HEADER_BYTES) return 0;
-  size_t length = *credit - FRAME_COST;
+int relay_source(struct source *source, struct object *object, struct kept *kept) {
+  if (object->credit <= FRAME_COST || room() < REPLY_BYTES + CHUNK_BYTES + HEADER_BYTES) return 0;
+  size_t length = (size_t)object->credit - FRAME_COST;
   if (length > CHUNK_BYTES) length = CHUNK_BYTES;
-  struct writer frame = begin_frame(source->frame, id);
+  struct writer frame = begin_frame(source->frame, object->id);
   size_t filled = 0;
   // A terminal yields a page per read, but a frame costs the server the same for any size.
   while (filled < length) {
@@ -27,7 +27,7 @@ int relay_source(struct source *source, uint32_t id, uint32_t *credit, struct ke
   }
   if (kept != NULL) kept_add(kept, source->frame, frame.bytes + frame.length - filled, (uint32_t)filled);
   finish_frame(&frame);
-  *credit -= (uint32_t)filled + FRAME_COST;
+  object->credit -= (uint32_t)filled + FRAME_COST;
   return 1;
 }
 

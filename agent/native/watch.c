@@ -11,13 +11,12 @@
 #include "agent.h"
 #include "platform.h"
 
-enum { DIRECTORIES_LIMIT = 65536, WATCHERS_LIMIT = 256, LEVELS_LIMIT = 256, BUCKETS = 1024, FRAME_BYTES = 32 * 1024 };
+enum { DIRECTORIES_LIMIT = 65536, WATCHERS_LIMIT = FILES_LIMIT, LEVELS_LIMIT = 256, BUCKETS = 1024, FRAME_BYTES = 32 * 1024 };
 
 struct watcher {
   struct object object;
   int root;
   bool is_recursive, is_broken;
-  int64_t credit;
 };
 
 /** A directory as watched for one watcher. */
@@ -85,7 +84,7 @@ static void forget(const struct watcher *watcher) {
 
 static void finish(void) {
   if (frame_owner == NULL) return;
-  frame_owner->credit -= (int64_t)frame.length - HEADER_BYTES + FRAME_COST;
+  frame_owner->object.credit -= (int64_t)frame.length - HEADER_BYTES + FRAME_COST;
   finish_frame(&frame);
   frame_owner = NULL;
 }
@@ -96,7 +95,7 @@ static void tell(struct watcher *watcher, uint8_t kind, const char *path, const 
   if (frame_owner != watcher || frame.length > FRAME_BYTES) finish();
   if (frame_owner == NULL) {
     // A watcher that is too slow loses its watch, without an effect on others.
-    if (watcher->credit <= 0 || room() < REPLY_BYTES) {
+    if (watcher->object.credit <= 0 || room() < REPLY_BYTES) {
       watcher->is_broken = true;
       return;
     }
@@ -114,7 +113,7 @@ static void tell(struct watcher *watcher, uint8_t kind, const char *path, const 
 static void tell_broken(void) {
   finish();
   for (struct object *object = objects; object != NULL; object = object->next) {
-    if (object->kind != WATCHER || object->is_dead || !((struct watcher *)object)->is_broken) continue;
+    if (object->kind != &watcher_kind || object->is_dead || !((struct watcher *)object)->is_broken) continue;
     send_error(object->id, STAGE_WATCH, EOVERFLOW, "");
     object->is_dead = true;
   }
@@ -323,7 +322,7 @@ static void apply(struct watched *watched, const struct change *change) {
 
 static void break_all(void) {
   for (struct object *object = objects; object != NULL; object = object->next) {
-    if (object->kind == WATCHER) ((struct watcher *)object)->is_broken = true;
+    if (object->kind == &watcher_kind) ((struct watcher *)object)->is_broken = true;
   }
 }
 
@@ -377,11 +376,6 @@ bool watch_prepare(void) {
   return has_fresh || moving != 0;
 }
 
-void watch_credit(struct object *object, uint32_t bytes) {
-  struct watcher *watcher = (struct watcher *)object;
-  if (watcher->credit < INT64_MAX / 2) watcher->credit += bytes;
-}
-
 /**
  * Refuses a network file system, because changes from elsewhere are not reported. The file system of the root is
  * allowed: only the sandbox changes its root.
@@ -411,17 +405,11 @@ static int open_watched(const char *path, bool allows_network_mounts, int *fd) {
   return error;
 }
 
-void watch_request(uint32_t id, const struct request *request) {
-  static struct account actor;
+void start_watch(uint32_t id, const struct request *request) {
   char path[PATH_MAX] = "";
   int fd = -1;
-  if (resolve_identity(&request->actor, &actor) != 0) return send_error(id, STAGE_USER, ENOENT, "");
-  bool acts = request->actor.kind != IDENTITY_SELF;
-  if (acts && platform_act_as(actor.uid, actor.gid, actor.groups, actor.group_count) < 0) {
-    return send_error(id, STAGE_CREDENTIALS, errno, "");
-  }
-  int error = watcher_count >= WATCHERS_LIMIT ? EMFILE : open_watched(request->path.bytes, request->flags & WATCH_NETWORK_MOUNTS, &fd);
-  struct watcher *watcher = error == 0 ? add_object(sizeof *watcher, WATCHER, id) : NULL;
+  int error = open_watched(request->path.bytes, request->flags & WATCH_NETWORK_MOUNTS, &fd);
+  struct watcher *watcher = error == 0 ? add_object(sizeof *watcher, &watcher_kind, id) : NULL;
   if (error == 0 && watcher == NULL) {
     error = EMFILE;
     close(fd);
@@ -429,18 +417,17 @@ void watch_request(uint32_t id, const struct request *request) {
   if (watcher != NULL) {
     watcher_count++;
     watcher->is_recursive = request->flags & WATCH_RECURSIVE;
-    watcher->credit = request->credit;
+    watcher->object.credit = request->credit;
     watcher->root = fd;
     int root = fcntl(fd, F_DUPFD_CLOEXEC, 3);
     error = root < 0 ? errno : watch_tree(watcher, root, path, 0, false);
     if (error != 0) watcher->object.is_dead = true;
   }
-  platform_act_as_self();
   if (error != 0) send_error(id, STAGE_WATCH, error, "");
   else send_empty(REPLY_DONE, id);
 }
 
-void watch_free(struct object *object) {
+static void watch_free(struct object *object) {
   struct watcher *watcher = (struct watcher *)object;
   forget(watcher);
   close(watcher->root);
@@ -450,3 +437,5 @@ void watch_free(struct object *object) {
   moving = 0;
   has_fresh = false;
 }
+
+const struct kind watcher_kind = {WATCHERS_LIMIT, .free = watch_free};

@@ -12,8 +12,8 @@ const SOURCES = join(ROOT, "agent", "native");
 /** Stand-ins for interfaces of FreeBSD. */
 const STAND_INS = join(SOURCES, "testing");
 const FOLDER = join(TOOLCHAIN, "agent");
-/** Programs of their own, which are built on demand. */
-const APART = ["bench-spawn.c", "fuzz-frames.c"];
+/** A program of its own, which is built on demand. */
+const APART = "fuzz-frames.c";
 /** The second where the first has no C library that can be linked statically. */
 const COMPILERS = ["cc", "musl-gcc"];
 const WARNINGS = ["-Wall", "-Wextra"];
@@ -26,7 +26,7 @@ const OWN_FLAGS = [...FLAGS, "-static", ...(process.env.CI === "true" ? STRICT :
 
 async function sources() {
   const names = await readdir(SOURCES, { recursive: true });
-  const isPart = (name) => /\.[ch]$/.test(name) && !name.startsWith("testing/") && !APART.includes(name);
+  const isPart = (name) => /\.[ch]$/.test(name) && !name.startsWith("testing/") && name !== APART;
   return names.filter(isPart).sort();
 }
 

@@ -96,9 +96,9 @@ static int open_regular(const char *path, int *fd, struct stat *status) {
 static void open_file(uint32_t id, const char *path) {
   struct stat status;
   int fd = -1;
-  int error = count_objects(READER) >= FILES_LIMIT ? EMFILE : open_regular(path, &fd, &status);
+  int error = open_regular(path, &fd, &status);
   if (error != 0) return fail_file(id, error, path);
-  struct file_reader *reader = add_object(sizeof *reader, READER, id);
+  struct file_reader *reader = add_object(sizeof *reader, &reader_kind, id);
   if (reader == NULL) {
     close(fd);
     return send_error(id, STAGE_FILE, EMFILE, "");
@@ -110,7 +110,7 @@ static void open_file(uint32_t id, const char *path) {
 }
 
 void files_read(struct object *object, uint64_t offset, uint32_t length) {
-  if (object->kind != READER) return break_connection("a read of an object that is no file");
+  if (object->kind != &reader_kind) return break_connection("a read of an object that is no file");
   struct writer frame = begin_frame(REPLY_OUTPUT, object->id);
   size_t size = length < CHUNK_BYTES ? length : CHUNK_BYTES;
   ssize_t count = offset > INT64_MAX ? 0 : pread(((struct file_reader *)object)->fd, frame.bytes + frame.length, size, (off_t)offset);
@@ -119,7 +119,9 @@ void files_read(struct object *object, uint64_t offset, uint32_t length) {
   finish_frame(&frame);
 }
 
-void reader_free(struct object *object) { close(((struct file_reader *)object)->fd); }
+static void reader_free(struct object *object) { close(((struct file_reader *)object)->fd); }
+
+const struct kind reader_kind = {FILES_LIMIT, .free = reader_free};
 
 // --- changing
 
@@ -159,7 +161,7 @@ static void change(uint32_t id, const struct request *request, const struct acco
   if (fd < 0) return fail_file(id, errno, request->path.bytes);
   struct stat status;
   int error = fstat(fd, &status) < 0 ? errno : S_ISREG(status.st_mode) || S_ISDIR(status.st_mode) ? 0 : ENXIO;
-  if (error == 0 && request->flags & CHANGE_HAS_OWNER && owner && fchownat(fd, "", owner->uid, owner->gid, AT_EMPTY_PATH) < 0) error = errno;
+  if (error == 0 && request->flags & CHANGE_HAS_OWNER && !owner->is_self && fchownat(fd, "", owner->uid, owner->gid, AT_EMPTY_PATH) < 0) error = errno;
   if (error == 0 && request->flags & CHANGE_HAS_MODE && platform_change_mode(fd, request->mode & 07777) < 0) error = errno;
   if (error == 0 && request->flags & CHANGE_HAS_METADATA) {
     clear_metadata(fd);
@@ -173,50 +175,57 @@ static void change(uint32_t id, const struct request *request, const struct acco
 // --- requests
 
 int act(const struct account *actor) {
+  if (actor->is_self) return 0;
   return platform_act_as(actor->uid, actor->gid, actor->groups, actor->group_count) < 0 ? errno : 0;
 }
 
+/** As `resolve_identity`, without a look at the accounts for the agent's own. */
+static int resolve_actor(const struct identity *identity, struct account *account) {
+  if (identity->kind != IDENTITY_SELF) return resolve_identity(identity, account);
+  account->is_self = true;
+  return 0;
+}
+
 void files_request(uint32_t id, const struct request *request) {
-  static struct account actor_account, owner_account;
-  const struct account *actor = NULL, *owner = NULL;
-  if (request->actor.kind != IDENTITY_SELF) actor = &actor_account;
-  if (request->owner.kind != IDENTITY_SELF) owner = &owner_account;
-  if ((actor && resolve_identity(&request->actor, &actor_account) != 0) ||
-      (owner && resolve_identity(&request->owner, &owner_account) != 0)) {
+  static struct account actor, owner;
+  const char *path = request->path.bytes;
+  if (resolve_actor(&request->actor, &actor) != 0 || resolve_actor(&request->owner, &owner) != 0) {
     return send_error(id, STAGE_USER, ENOENT, "");
   }
-  const char *path = request->path.bytes;
-  if (actor && act(actor) != 0) return send_error(id, STAGE_CREDENTIALS, errno, "");
+  if (act(&actor) != 0) return send_error(id, STAGE_CREDENTIALS, errno, "");
   switch (request->type) {
     case STAT:
       send_info(id, path);
       break;
     case LIST:
-      start_listing(id, request, actor);
+      start_listing(id, request, &actor);
       break;
     case OPEN:
       open_file(id, path);
       break;
     case WRITE:
       if (request->flags & WRITE_STAGED) {
-        start_writing(id, request, actor, owner);
+        start_writing(id, request, &actor, &owner);
       } else {
-        int error = write_in_place(request, owner);
+        int error = write_in_place(request, &owner);
         if (error == 0) send_info(id, path);
         else fail_file(id, error, path);
       }
       break;
     case MAKE_DIRECTORY:
-      make_directory(id, path, owner);
+      make_directory(id, path, &owner);
       break;
     case MOVE:
-      move(id, path, request->destination.bytes, owner);
+      move(id, path, request->destination.bytes, &owner);
       break;
     case REMOVE:
-      start_removal(id, path, actor);
+      start_removal(id, path, &actor);
       break;
     case CHANGE:
-      change(id, request, owner);
+      change(id, request, &owner);
+      break;
+    case WATCH:
+      start_watch(id, request);
       break;
   }
   platform_act_as_self();

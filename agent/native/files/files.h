@@ -2,6 +2,7 @@
 #ifndef COPPICE_FILES_H
 #define COPPICE_FILES_H
 
+#include <dirent.h>
 #include <limits.h>
 #include <sys/stat.h>
 
@@ -33,12 +34,15 @@ int find_target(const char *path, struct place *place);
 int find_making_parents(const char *path, bool follows, const struct account *owner, struct place *place);
 void close_place(struct place *place);
 int set_owner(int directory, const char *name, const struct account *owner);
+/** A directory stream on a descriptor, which it takes over. @return NULL with errno. */
+DIR *open_entries(int fd);
 void fail_file(uint32_t id, int error, const char *path);
 
 // files.c: descriptions
 /** @param path its path below the root. */
 void put_info(struct writer *writer, int fd, const struct stat *status, const char *path);
 void send_info(uint32_t id, const char *path);
+/** Uses the identity of an account for files until `platform_act_as_self`. @return 0 or an errno. */
 int act(const struct account *actor);
 
 // write.c

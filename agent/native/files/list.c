@@ -1,5 +1,4 @@
 // Lists of directories, which take turns.
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -22,8 +21,6 @@ struct list_level {
 struct listing {
   struct object object;
   struct account actor;
-  bool has_actor;
-  int64_t credit;
   uint32_t depth;
   unsigned level_count, name_count;
   struct list_level *levels;
@@ -35,12 +32,8 @@ static int compare_names(const void *one, const void *other) {
 }
 
 static int read_names(struct listing *listing, struct list_level *level) {
-  int fd = fcntl(level->fd, F_DUPFD_CLOEXEC, 3);
-  DIR *directory = fd >= 0 ? fdopendir(fd) : NULL;
-  if (directory == NULL) {
-    if (fd >= 0) close(fd);
-    return errno;
-  }
+  DIR *directory = open_entries(fcntl(level->fd, F_DUPFD_CLOEXEC, 3));
+  if (directory == NULL) return errno;
   unsigned capacity = 0;
   int error = 0;
   const struct dirent *entry;
@@ -94,15 +87,13 @@ static int enter_level(struct listing *listing, int fd) {
 void start_listing(uint32_t id, const struct request *request, const struct account *actor) {
   int fd = platform_open(request->path.bytes, O_RDONLY | O_DIRECTORY | O_NONBLOCK | O_CLOEXEC, 0);
   if (fd < 0) return send_error(id, STAGE_FILE, errno, "");
-  struct listing *listing =
-      count_objects(LISTING) < FILES_LIMIT ? add_object(sizeof *listing, LISTING, id) : NULL;
+  struct listing *listing = add_object(sizeof *listing, &listing_kind, id);
   if (listing == NULL) {
     close(fd);
     return send_error(id, STAGE_FILE, EMFILE, "");
   }
-  listing->has_actor = actor != NULL;
-  if (actor != NULL) listing->actor = *actor;
-  listing->credit = request->credit;
+  listing->actor = *actor;
+  listing->object.credit = request->credit;
   listing->depth = request->depth;
   strcpy(listing->path, request->path.bytes);
   for (size_t length = strlen(listing->path); length > 0 && listing->path[length - 1] == '/';) listing->path[--length] = 0;
@@ -137,12 +128,12 @@ static int list_entry(struct listing *listing, struct writer *frame, const char 
   return error;
 }
 
-bool listing_run(struct object *object) {
+static bool listing_run(struct object *object) {
   struct listing *listing = (struct listing *)object;
   request_count++;
-  if (listing->credit <= 0 || !is_connected() || room() < 2 * REPLY_BYTES) return false;
-  int error = listing->has_actor ? act(&listing->actor) : 0;
-  struct writer frame = begin_frame(REPLY_ENTRIES, listing->object.id);
+  if (object->credit <= 0 || !is_connected() || room() < 2 * REPLY_BYTES) return false;
+  int error = act(&listing->actor);
+  struct writer frame = begin_frame(REPLY_ENTRIES, object->id);
   char root[PATH_MAX];
   snprintf(root, sizeof root, "%.*s", (int)listing->levels[0].path_length, listing->path);
   for (unsigned count = 0; error == 0 && count < ENTRIES_PER_TURN && frame.length < LIST_FRAME_BYTES;) {
@@ -157,22 +148,19 @@ bool listing_run(struct object *object) {
   }
   platform_act_as_self();
   if (frame.length > HEADER_BYTES) {
-    listing->credit -= (int64_t)frame.length - HEADER_BYTES + FRAME_COST;
+    object->credit -= (int64_t)frame.length - HEADER_BYTES + FRAME_COST;
     finish_frame(&frame);
   }
-  if (error != 0) send_error(listing->object.id, STAGE_FILE, error, "");
-  else if (listing->level_count == 0) send_empty(REPLY_DONE, listing->object.id);
-  if (error != 0 || listing->level_count == 0) listing->object.is_dead = true;
-  return !listing->object.is_dead && listing->credit > 0 && room() >= 2 * REPLY_BYTES;
+  if (error != 0) send_error(object->id, STAGE_FILE, error, "");
+  else if (listing->level_count == 0) send_empty(REPLY_DONE, object->id);
+  object->is_dead = error != 0 || listing->level_count == 0;
+  return !object->is_dead && object->credit > 0 && room() >= 2 * REPLY_BYTES;
 }
 
-void listing_credit(struct object *object, uint32_t bytes) {
-  struct listing *listing = (struct listing *)object;
-  if (listing->credit < INT64_MAX / 2) listing->credit += bytes;
-}
-
-void listing_free(struct object *object) {
+static void listing_free(struct object *object) {
   struct listing *listing = (struct listing *)object;
   while (listing->level_count > 0) leave_level(listing);
   free(listing->levels);
 }
+
+const struct kind listing_kind = {FILES_LIMIT, .free = listing_free, .pump = listing_run};

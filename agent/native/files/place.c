@@ -20,6 +20,14 @@ bool is_dots(const char *name) { return strcmp(name, ".") == 0 || strcmp(name, "
 
 int open_directory(const char *path) { return platform_open(path, O_PATH | O_DIRECTORY | O_CLOEXEC, 0); }
 
+DIR *open_entries(int fd) {
+  DIR *entries = fd >= 0 ? fdopendir(fd) : NULL;
+  int error = errno;
+  if (entries == NULL && fd >= 0) close(fd);
+  errno = error;
+  return entries;
+}
+
 /** Splits a path before its last component; if that is no name, `.` is the name. */
 static int split(const char *path, char parent[PATH_MAX], char name[NAME_MAX + 1]) {
   size_t length = strlen(path);
@@ -72,7 +80,7 @@ int find_target(const char *path, struct place *place) {
 }
 
 int set_owner(int directory, const char *name, const struct account *owner) {
-  if (owner == NULL) return 0;
+  if (owner->is_self) return 0;
   return fchownat(directory, name, owner->uid, owner->gid, AT_SYMLINK_NOFOLLOW) < 0 ? errno : 0;
 }
 

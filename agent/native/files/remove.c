@@ -1,5 +1,4 @@
 // Removals of trees, which take turns.
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -20,7 +19,6 @@ struct remove_level {
 struct removal {
   struct object object;
   struct account actor;
-  bool has_actor;
   // Parent directory of the tree.
   int parent;
   unsigned level_count, moved_count;
@@ -41,14 +39,10 @@ static int enter_tree(struct removal *removal, const char *name) {
     if (renameat(above, name, descriptor_of(removal, 1), moved) == 0 || errno == ENOENT) return 0;
     return errno;
   }
-  int fd = openat(above, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+  DIR *directory = open_entries(openat(above, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
   // The last two are the errors of systems for a link.
-  if (fd < 0) return errno == ENOENT || errno == ENOTDIR || errno == ELOOP || errno == EMLINK ? 0 : errno;
-  DIR *directory = fdopendir(fd);
-  if (directory == NULL) {
-    close(fd);
-    return errno;
-  }
+  bool is_gone = directory == NULL && (errno == ENOENT || errno == ENOTDIR || errno == ELOOP || errno == EMLINK);
+  if (directory == NULL) return is_gone ? 0 : errno;
   struct remove_level *level = &removal->levels[removal->level_count++];
   level->directory = directory;
   level->passes = 0;
@@ -83,11 +77,11 @@ static int leave_tree(struct removal *removal) {
   return 0;
 }
 
-bool removal_run(struct object *object) {
+static bool removal_run(struct object *object) {
   struct removal *removal = (struct removal *)object;
   request_count++;
   if (room() < REPLY_BYTES) return false;
-  int error = removal->has_actor ? act(&removal->actor) : 0;
+  int error = act(&removal->actor);
   for (unsigned count = 0; error == 0 && count < ENTRIES_PER_TURN && removal->level_count > 0; count++) {
     const struct dirent *entry = readdir(removal->levels[removal->level_count - 1].directory);
     if (entry == NULL) error = leave_tree(removal);
@@ -111,11 +105,10 @@ void start_removal(uint32_t id, const char *path, const struct account *actor) {
     error = errno;
     is_directory = error == EISDIR;
   }
-  struct removal *removal = is_directory && count_objects(REMOVAL) < FILES_LIMIT ? add_object(sizeof *removal, REMOVAL, id) : NULL;
+  struct removal *removal = is_directory ? add_object(sizeof *removal, &removal_kind, id) : NULL;
   if (removal != NULL) {
     removal->parent = place.parent;
-    removal->has_actor = actor != NULL;
-    if (actor != NULL) removal->actor = *actor;
+    removal->actor = *actor;
     error = enter_tree(removal, place.name);
     if (error == 0) return;
     send_error(id, STAGE_FILE, error, "");
@@ -128,8 +121,10 @@ void start_removal(uint32_t id, const char *path, const struct account *actor) {
   else send_error(id, STAGE_FILE, error, "");
 }
 
-void removal_free(struct object *object) {
+static void removal_free(struct object *object) {
   struct removal *removal = (struct removal *)object;
   while (removal->level_count > 0) closedir(removal->levels[--removal->level_count].directory);
   close(removal->parent);
 }
+
+const struct kind removal_kind = {FILES_LIMIT, .free = removal_free, .pump = removal_run};

@@ -17,11 +17,9 @@ struct file_writer {
   char temporary[64];
   int error;
   struct account actor, owner;
-  bool has_actor, has_owner;
   bool has_metadata;
   uint16_t mode;
   uint16_t attribute_count;
-  uint32_t window;
   char *path;
   struct attribute *attributes;
 };
@@ -114,7 +112,7 @@ int write_in_place(const struct request *request, const struct account *owner) {
     if (error == ELOOP && attempt > 0) return error;
   }
   if (fd < 0) return error;
-  bool is_to_be_owned = owner && (is_new || place.status.st_uid != owner->uid || place.status.st_gid != owner->gid);
+  bool is_to_be_owned = !owner->is_self && (is_new || place.status.st_uid != owner->uid || place.status.st_gid != owner->gid);
   // For a watcher: one creation, one change of mode, one write.
   if (is_to_be_owned && fchown(fd, owner->uid, owner->gid) < 0) error = errno;
   if (error == 0 && is_to_be_owned && !is_new && place.status.st_mode & 06000) fchmod(fd, place.status.st_mode & 07777);
@@ -212,24 +210,20 @@ static bool keep_request(struct file_writer *writer, const struct request *reque
 }
 
 void start_writing(uint32_t id, const struct request *request, const struct account *actor, const struct account *owner) {
-  struct file_writer *writer =
-      count_objects(WRITER) < FILES_LIMIT ? add_object(sizeof *writer, WRITER, id) : NULL;
+  struct file_writer *writer = add_object(sizeof *writer, &writer_kind, id);
   if (writer == NULL) return send_error(id, STAGE_FILE, EMFILE, "");
   writer->fd = writer->directory = -1;
-  writer->window = INPUT_WINDOW_BYTES;
-  writer->has_actor = actor != NULL;
-  writer->has_owner = owner != NULL;
-  if (actor != NULL) writer->actor = *actor;
-  if (owner != NULL) writer->owner = *owner;
+  writer->actor = *actor;
+  writer->owner = *owner;
   int error = keep_request(writer, request) ? open_staged(writer) : ENOMEM;
   if (error == 0) return;
   writer->object.is_dead = true;
   fail_file(id, error, request->path.bytes);
 }
 
-void writer_input(struct object *object, const uint8_t *data, uint32_t length) {
+static void writer_input(struct object *object, const uint8_t *data, uint32_t length) {
   struct file_writer *writer = (struct file_writer *)object;
-  if (length > writer->window) return break_connection("more input than was asked for");
+  if (length > INPUT_WINDOW_BYTES) return break_connection("more input than was asked for");
   int error = write_all(writer->fd, data, length);
   if (error == 0) return send_u32(REPLY_TAKEN, object->id, length);
   send_error(object->id, STAGE_FILE, error, "");
@@ -272,14 +266,14 @@ static void send_write_events(const struct place *place) {
 }
 
 static int finish_staged(struct file_writer *writer) {
-  const struct account *owner = writer->has_owner ? &writer->owner : NULL;
+  const struct account *owner = &writer->owner;
   int error = EAGAIN;
   for (unsigned attempt = 0; attempt < ATTEMPTS; attempt++) {
     struct place place;
     error = find_making_parents(writer->path, true, owner, &place);
     if (error == 0) error = require_writable(&place);
     if (error == 0) {
-      if (owner != NULL && fchown(writer->fd, owner->uid, owner->gid) < 0) error = errno;
+      if (!owner->is_self && fchown(writer->fd, owner->uid, owner->gid) < 0) error = errno;
       mode_t mode = place.exists ? place.status.st_mode & 07777 : writer->mode;
       if (error == 0 && fchmod(writer->fd, mode) < 0) error = errno;
       if (writer->has_metadata) {
@@ -298,9 +292,9 @@ static int finish_staged(struct file_writer *writer) {
   return error;
 }
 
-void writer_commit(struct object *object) {
+static void writer_commit(struct object *object) {
   struct file_writer *writer = (struct file_writer *)object;
-  int error = writer->has_actor ? act(&writer->actor) : 0;
+  int error = act(&writer->actor);
   if (error == 0) error = finish_staged(writer);
   if (error == 0) send_info(object->id, writer->path);
   else fail_file(object->id, error, writer->path);
@@ -308,7 +302,7 @@ void writer_commit(struct object *object) {
   object->is_dead = true;
 }
 
-void writer_free(struct object *object) {
+static void writer_free(struct object *object) {
   struct file_writer *writer = (struct file_writer *)object;
   if (writer->directory >= 0) {
     unlinkat(writer->directory, writer->temporary, 0);
@@ -318,3 +312,5 @@ void writer_free(struct object *object) {
   free(writer->path);
   free(writer->attributes);
 }
+
+const struct kind writer_kind = {FILES_LIMIT, .free = writer_free, .input = writer_input, .end_input = writer_commit};
