@@ -1,5 +1,5 @@
 import type { Duplex } from "node:stream";
-import { messageOf, releaseMemory, unlessAborted } from "@coppice/core";
+import { messageOf, releaseMemory } from "@coppice/core";
 import { SandboxError, type User } from "@coppice/core/backend";
 import { readFailure } from "./wire/agent-error.js";
 import { AgentDial, DIAL_WINDOW_BYTES } from "./agent-dial.js";
@@ -25,6 +25,11 @@ import { type SpawnRequest, spawnError, writeSpawnRequest } from "./wire/spawn-r
 export interface AgentConnectionOptions extends AgentFilesOptions {
   /** Timeout of the greeting. 5 000 when absent. */
   readonly greetingTimeoutMs?: number | undefined;
+  /**
+   * Called when the stream has ended. Then the processes of this connection are reported as killed; without it, only
+   * those of an agent that is lost are, and at once.
+   */
+  readonly onEnd?: (() => Promise<void>) | undefined;
   /** Awaited by `close` after the stream has ended. */
   readonly afterClose?: (() => Promise<void>) | undefined;
 }
@@ -41,7 +46,7 @@ const LAST_ID = 0xffff_ffff;
  */
 export class AgentConnection {
   readonly files: AgentFiles;
-  /** Settles when the stream has ended, for any reason. Never rejects. */
+  /** Settles when the stream has ended, for any reason, and `onEnd` with it. Never rejects. */
   readonly closed: Promise<void>;
   readonly #stream: Duplex;
   readonly #options: AgentConnectionOptions;
@@ -65,14 +70,14 @@ export class AgentConnection {
       {
         open: (type, payload, create) => this.#open(type, payload, create),
         ask: (type, payload, expected) => this.#ask(type, payload, expected),
+        begin: (type, payload, expected, create) => this.#begin(type, payload, expected, create),
       },
       options,
     );
-    this.closed = new Promise((resolve) => {
-      stream.once("close", () => {
-        this.#lose(unavailable("the agent is gone"));
-        resolve();
-      });
+    const closed = new Promise((resolve) => stream.once("close", resolve));
+    this.closed = closed.then(async () => {
+      this.#lose(unavailable("the agent is gone"));
+      if (this.#isReady) await options.onEnd?.();
     });
     stream.on("error", (error) => this.#lose(unavailable("the agent is gone", error)));
     // The agent has ended its side, and half a connection is of no use.
@@ -111,34 +116,26 @@ export class AgentConnection {
   async spawn(request: SpawnRequest): Promise<AgentProcess> {
     const named: SpawnRequest = { ...request, user: request.user ?? this.#options.defaultUser };
     const grantedBytes = named.keepsOutput === true ? KEPT_WINDOW_BYTES : OUTPUT_WINDOW_BYTES;
+    const started: Expected<number> = {
+      type: Reply.Started,
+      read: (reader) => reader.u32(),
+      errorOf: (failure) => spawnError(failure, named),
+    };
+    const facts = {
+      hasInput: request.input !== "none" || request.terminal !== undefined,
+      hasTerminal: request.terminal !== undefined,
+      label: request.label ?? "",
+      grantedBytes,
+      inputWindowBytes: INPUT_WINDOW_BYTES,
+      ...(named.keepsOutput === true && { keptFrom: 0 }),
+    };
     const payload = writeSpawnRequest(named, grantedBytes);
-    const { promise, resolve, reject } = Promise.withResolvers<AgentProcess>();
-    this.#open(Request.Spawn, payload, (link) => ({
-      receive: (type, answer) => {
-        const reader = new PayloadReader(answer);
-        if (type === Reply.Error) {
-          const failure = readFailure(answer);
-          this.#channels.delete(link.id);
-          reject(spawnError(failure, named));
-          return;
-        }
-        if (type !== Reply.Started) throw new ProtocolError(`frame ${type} for a program that was to start`);
-        const started = new AgentProcess(link, {
-          pid: reader.u32(),
-          hasInput: request.input !== "none" || request.terminal !== undefined,
-          hasTerminal: request.terminal !== undefined,
-          label: request.label ?? "",
-          grantedBytes,
-          inputWindowBytes: INPUT_WINDOW_BYTES,
-          ...(named.keepsOutput === true && { keptFrom: 0 }),
-        });
-        reader.end();
-        this.#channels.set(link.id, started);
-        resolve(started);
-      },
-      lost: reject,
-    }));
-    return promise;
+    return this.#begin(
+      Request.Spawn,
+      payload,
+      started,
+      (link, pid) => new AgentProcess(link, { pid, ...facts }),
+    );
   }
 
   /**
@@ -184,17 +181,13 @@ export class AgentConnection {
       throw new SandboxError("port_invalid", `${port} is no port`);
     }
     const payload = new PayloadWriter().u16(port).u32(DIAL_WINDOW_BYTES).finish();
-    const dial = this.#open(Request.Dial, payload, (link) => new AgentDial(link));
-    try {
-      const failure = await unlessAborted(signal, () => dial.connected);
-      if (failure === undefined) return dial;
-      const message = `cannot connect to port ${port}: ${failure.code}`;
-      throw new SandboxError("port_closed", message, { cause: failure });
-    } catch (error) {
-      dial.connected.catch(() => undefined);
-      dial.abandon();
-      throw error;
-    }
+    const connected: Expected<void> = {
+      type: Reply.Done,
+      read: () => undefined,
+      errorOf: (cause) =>
+        new SandboxError("port_closed", `cannot connect to port ${port}: ${cause.code}`, { cause }),
+    };
+    return this.#begin(Request.Dial, payload, connected, (link) => new AgentDial(link), signal);
   }
 
   /** True once it is closed or lost. No further events of processes arrive. */
@@ -237,17 +230,63 @@ export class AgentConnection {
 
   /** Sends a request with one answer of one type, or an error. */
   async #ask<T>(type: number, payload: Uint8Array, expected: Expected<T>): Promise<T> {
-    const { promise, resolve, reject } = Promise.withResolvers<T>();
-    this.#open(type, payload, ({ id }) => ({
-      // Read on arrival, because a malformed answer ends the connection, not only this request.
-      receive: (reply, answer) => {
-        if (reply === Reply.Error) reject(expected.errorOf(readFailure(answer)));
-        else if (reply === expected.type) resolve(readWhole(answer, expected.read));
-        else throw new ProtocolError(`frame ${reply} for a request`);
-        this.#channels.delete(id);
-      },
-      lost: reject,
-    }));
+    return this.#request(type, payload, expected, (answer) => answer);
+  }
+
+  /** As `#ask`; then the channel that `create` makes of the answer receives the frames. */
+  async #begin<T, C extends Channel>(
+    type: number,
+    payload: Uint8Array,
+    expected: Expected<T>,
+    create: (link: Link, answer: T) => C,
+    signal?: AbortSignal,
+  ): Promise<C> {
+    const begin = (answer: T, link: Link): C => {
+      const channel = create(link, answer);
+      this.#channels.set(link.id, channel);
+      return channel;
+    };
+    return this.#request(type, payload, expected, begin, signal);
+  }
+
+  /** @throws the signal's reason; then the agent stops what it began. */
+  async #request<T, R>(
+    type: number,
+    payload: Uint8Array,
+    expected: Expected<T>,
+    use: (answer: T, link: Link) => R,
+    signal?: AbortSignal,
+  ): Promise<R> {
+    const { promise, resolve, reject } = Promise.withResolvers<R>();
+    this.#open(type, payload, (link) => {
+      const abandon = (): void => {
+        link.release();
+        reject(signal?.reason);
+      };
+      const settle = (): void => {
+        this.#channels.delete(link.id);
+        signal?.removeEventListener("abort", abandon);
+      };
+      signal?.addEventListener("abort", abandon, { once: true });
+      return {
+        // Read on arrival, because a malformed answer ends the connection, not only this request.
+        receive: (reply, answer) => {
+          if (reply === Reply.Error) {
+            const failure = readFailure(answer);
+            settle();
+            reject(expected.errorOf(failure));
+          } else if (reply === expected.type) {
+            const value = readWhole(answer, expected.read);
+            settle();
+            resolve(use(value, link));
+          } else throw new ProtocolError(`frame ${reply} for a request`);
+        },
+        lost: (reason) => {
+          settle();
+          reject(reason);
+        },
+      };
+    });
     return promise;
   }
 
@@ -356,7 +395,7 @@ export class AgentConnection {
     this.#end = reason;
     this.#greeting.promise.catch(() => undefined);
     this.#greeting.reject(reason);
-    for (const channel of this.#channels.values()) channel.lost(reason);
+    for (const channel of this.#channels.values()) channel.lost(reason, this.#options.onEnd && this.closed);
     this.#channels.clear();
     this.#released.clear();
     if (!isGraceful) {

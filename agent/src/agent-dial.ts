@@ -1,6 +1,5 @@
 import { Duplex } from "node:stream";
 import { SandboxError } from "@coppice/core/backend";
-import { type Failure, readFailure } from "./wire/agent-error.js";
 import type { Channel, Link } from "./wire/channel.js";
 import { CreditedQueue } from "./wire/credited-queue.js";
 import { PayloadReader, ProtocolError, Reply, Request } from "./wire/frames.js";
@@ -13,10 +12,6 @@ export class AgentDial extends Duplex implements Channel {
   readonly #link: Link;
   readonly #queue: CreditedQueue<Buffer>;
   readonly #input: InputWindow;
-  readonly #open = Promise.withResolvers<Failure | undefined>();
-  /** Resolves once connected, or with the failure. */
-  readonly connected = this.#open.promise;
-  #isOpen = false;
   #hasOutputEnded = false;
 
   constructor(link: Link) {
@@ -29,16 +24,7 @@ export class AgentDial extends Duplex implements Channel {
   }
 
   receive(type: number, payload: Buffer): void {
-    if (type === Reply.Error && !this.#isOpen) {
-      const failure = readFailure(payload);
-      this.#link.release();
-      this.#open.resolve(failure);
-    } else if (type === Reply.Done && !this.#isOpen) {
-      this.#isOpen = true;
-      this.#open.resolve(undefined);
-    } else if (!this.#isOpen) {
-      throw new ProtocolError(`frame ${type} before a connection`);
-    } else if (type === Reply.Output) {
+    if (type === Reply.Output) {
       if (this.#hasOutputEnded) throw new ProtocolError("output after its end");
       this.#queue.push(payload, this.#queue.spend(payload.byteLength));
     } else if (type === Reply.OutputEnd) {
@@ -54,15 +40,9 @@ export class AgentDial extends Duplex implements Channel {
   }
 
   lost(reason: SandboxError): void {
-    this.#open.reject(reason);
     this.#input.fail(() => reason);
     this.#queue.fail(reason);
-    if (this.#isOpen) this.destroy(reason);
-  }
-
-  abandon(): void {
-    this.#link.release();
-    this.destroy();
+    this.destroy(reason);
   }
 
   override _read(): void {

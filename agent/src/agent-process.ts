@@ -40,6 +40,9 @@ export class AgentProcess implements Process, Channel {
   readonly output: AsyncIterable<Output>;
   readonly #exit = Promise.withResolvers<Exit>();
   readonly exit = this.#exit.promise;
+  readonly #closed = Promise.withResolvers<void>();
+  /** Settles when the agent has forgotten it or, after its exit, is gone. */
+  readonly closed = this.#closed.promise;
   readonly keeping: OutputKeeping | undefined;
   readonly #link: Link;
   readonly #queue: CreditedQueue<Output>;
@@ -159,13 +162,14 @@ export class AgentProcess implements Process, Channel {
     if (this.#hasEnded && this.#isOutputOver && this.keeping === undefined) this.#forget();
   }
 
-  lost(reason: SandboxError): void {
+  lost(reason: SandboxError, gone?: Promise<void>): void {
     this.#lost = reason;
     this.#queue.end();
     this.#input.fail(() => reason);
     for (const answer of this.#signals.splice(0)) answer.reject(reason);
     // A dead agent takes its processes along; one that was closed still has them.
-    if (reason.code !== "canceled") this.#end({ signal: "SIGKILL" });
+    if (gone !== undefined) void gone.then(() => this.#end({ signal: "SIGKILL" }));
+    else if (reason.code !== "canceled") this.#end({ signal: "SIGKILL" });
   }
 
   #receiveOutput(isError: boolean, data: Buffer): void {
@@ -201,6 +205,7 @@ export class AgentProcess implements Process, Channel {
     this.#hasInput = false;
     this.#input.fail(noInput);
     this.#exit.resolve(exit);
+    if (this.#lost) this.#closed.resolve();
   }
 
   #iterate(isFirstGrant: boolean): AsyncIterator<Output, undefined> {
@@ -230,6 +235,7 @@ export class AgentProcess implements Process, Channel {
   #forget(): void {
     if (this.#isReleased || this.#lost) return;
     this.#isReleased = true;
+    this.#closed.resolve();
     this.#link.release();
     for (const answer of this.#signals.splice(0)) answer.reject(this.#notFound());
   }

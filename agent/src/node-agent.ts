@@ -1,6 +1,7 @@
 // Replacement for the agent where it could not be built: only starts programs. Run as a separate process with the
 // descriptor of a connected socket: `node node-agent.js 3`.
-import { type ChildProcess, type SpawnOptions, execFileSync, spawn } from "node:child_process";
+import { type ChildProcess, execFileSync, spawn } from "node:child_process";
+import { once } from "node:events";
 import {
   closeSync,
   constants as fileConstants,
@@ -200,22 +201,6 @@ function requireDirectory(path: string): void {
 
 type Child = ChildProcess & { readonly pid: number };
 
-async function launchChild(
-  path: string,
-  args: readonly string[],
-  options: SpawnOptions,
-): Promise<Child | NodeJS.ErrnoException> {
-  let child: ChildProcess;
-  try {
-    // An empty path means a missing program; Node would take it for an invalid argument.
-    child = spawn(path === "" ? "/" : path, args, options);
-  } catch (error) {
-    return error as NodeJS.ErrnoException;
-  }
-  if (child.pid !== undefined) return child as Child;
-  return new Promise((resolve) => child.once("error", resolve));
-}
-
 /** Returns a child, or undefined when its program cannot be run. */
 async function attempt(
   path: string,
@@ -225,9 +210,17 @@ async function attempt(
 ): Promise<Child | undefined> {
   const { cwd, env, account } = launch;
   const identity = account && process.getuid?.() === 0 ? { uid: account.uid, gid: account.gid } : {};
-  const started = await launchChild(path, args, { cwd, env, stdio, detached: true, ...identity });
-  if (!(started instanceof Error)) return started;
-  const code = started.code ?? "EIO";
+  const options = { cwd, env, stdio, detached: true, ...identity };
+  let code: string | undefined;
+  try {
+    // An empty path means a missing program; Node would take it for an invalid argument.
+    const child = spawn(path === "" ? "/" : path, args, options);
+    if (child.pid !== undefined) return child as Child;
+    const [error] = (await once(child, "error")) as [NodeJS.ErrnoException];
+    code = error.code ?? "EIO";
+  } catch (error) {
+    code = (error as NodeJS.ErrnoException).code ?? "EIO";
+  }
   if (code === "E2BIG") throw new Refusal(Stage.Execute, code);
   if (["EAGAIN", "EMFILE", "ENFILE", "ENOMEM"].includes(code)) throw new Refusal(Stage.Resources, code);
   return undefined;
@@ -440,6 +433,17 @@ function tellAccount(id: number, name: string): void {
   writer.send(Reply.Account, id, payload.text(account.home).text(account.shell).u16(0).finish());
 }
 
+/** Those about one that has just ended are ignored. */
+const REQUESTS_ABOUT_PROGRAMS: Readonly<Record<number, (program: Program, source: PayloadReader) => void>> = {
+  [Request.Input]: (program, source) => program.input(source.rest()),
+  [Request.InputEnd]: (program) => program.endInput(),
+  [Request.Credit]: (program, source) => program.credit(source.u32()),
+  [Request.Signal]: (program, source) => program.signal(source.u8() === 1, source.text()),
+  [Request.Resize]: () => undefined,
+  [Request.Discard]: (program) => program.discard(),
+  [Request.Release]: (program) => program.release(),
+};
+
 let hasGreeted = false;
 
 function handle({ type, id, payload }: Frame): void {
@@ -452,41 +456,20 @@ function handle({ type, id, payload }: Frame): void {
     hasGreeted = true;
     return;
   }
-  switch (type) {
-    case Request.Processes:
-      writer.send(Reply.ProcessesEnd, 0);
-      return;
-    case Request.Spawn:
-      if (program !== undefined) throw new ProtocolError("an id was used twice");
-      start(id, payload).catch(end);
-      return;
-    case Request.Account:
-      tellAccount(id, source.text());
-      return;
-    case Request.Input:
-      program?.input(payload);
-      return;
-    case Request.InputEnd:
-      program?.endInput();
-      return;
-    case Request.Credit:
-      program?.credit(source.u32());
-      return;
-    case Request.Signal:
-      program?.signal(source.u8() === 1, source.text());
-      return;
-    case Request.Discard:
-      program?.discard();
-      return;
-    case Request.Release:
-      if (program) program.release();
-      else writer.send(Reply.Released, id);
-      return;
-    case Request.Resize:
-      return;
-    default:
-      // Files, watches and connections are not supported here.
-      refuse(id, new Refusal(Stage.Request, "ENOSYS"));
+  const about = REQUESTS_ABOUT_PROGRAMS[type];
+  if (about !== undefined) {
+    if (program !== undefined) about(program, source);
+    else if (type === Request.Release) writer.send(Reply.Released, id);
+  } else if (type === Request.Processes) {
+    writer.send(Reply.ProcessesEnd, 0);
+  } else if (type === Request.Spawn) {
+    if (program !== undefined) throw new ProtocolError("an id was used twice");
+    start(id, payload).catch(end);
+  } else if (type === Request.Account) {
+    tellAccount(id, source.text());
+  } else {
+    // Files, watches and connections are not supported here.
+    refuse(id, new Refusal(Stage.Request, "ENOSYS"));
   }
 }
 

@@ -1,8 +1,7 @@
 import { type FileInfo, type OpenFile, type ReadOptions, SandboxError } from "@coppice/core/backend";
-import { type Failure, fileError, readFailure } from "../wire/agent-error.js";
+import { fileError, readFailure } from "../wire/agent-error.js";
 import type { Channel, Link } from "../wire/channel.js";
-import { readFileInfo } from "../wire/file-info.js";
-import { PayloadWriter, ProtocolError, Reply, Request, readWhole } from "../wire/frames.js";
+import { PayloadWriter, ProtocolError, Reply, Request } from "../wire/frames.js";
 
 const CHUNK_BYTES = 65_536;
 /** Concurrent reads. */
@@ -11,27 +10,15 @@ const READ_AHEAD = 4;
 /** A file inside, open for reading. */
 export class AgentFile implements Channel, OpenFile {
   readonly #link: Link;
-  readonly #path: string;
-  readonly #opened = Promise.withResolvers<FileInfo>();
   readonly #reads: { readonly length: number; readonly answer: PromiseWithResolvers<Buffer> }[] = [];
-  #info: FileInfo | undefined;
   #lost: SandboxError | undefined;
   #isClosed = false;
 
-  constructor(link: Link, path: string) {
+  constructor(
+    link: Link,
+    readonly info: FileInfo,
+  ) {
     this.#link = link;
-    this.#path = path;
-  }
-
-  /** Resolves when it is open. @throws SandboxError */
-  async open(): Promise<this> {
-    await this.#opened.promise;
-    return this;
-  }
-
-  get info(): FileInfo {
-    if (this.#info === undefined) throw new Error("the file is not open yet");
-    return this.#info;
   }
 
   async *content({
@@ -75,35 +62,19 @@ export class AgentFile implements Channel, OpenFile {
   }
 
   receive(type: number, payload: Buffer): void {
-    if (this.#info === undefined) {
-      this.#receiveOpen(type, payload);
-      return;
-    }
     const read = this.#reads.shift();
     if (read === undefined) throw new ProtocolError("an answer to no read");
     if (payload.byteLength > read.length && type === Reply.Output)
       throw new ProtocolError("more than was asked for");
     if (type === Reply.Output) read.answer.resolve(payload);
-    else if (type === Reply.Error) read.answer.reject(fileError(readFailure(payload), "read", this.#path));
+    else if (type === Reply.Error)
+      read.answer.reject(fileError(readFailure(payload), "read", this.info.path));
     else throw new ProtocolError(`frame ${type} for a file`);
   }
 
   lost(reason: SandboxError): void {
     this.#lost = reason;
-    this.#opened.reject(reason);
     for (const { answer } of this.#reads.splice(0)) answer.reject(reason);
-  }
-
-  #receiveOpen(type: number, payload: Buffer): void {
-    if (type === Reply.Error) {
-      this.#isClosed = true;
-      this.#link.release();
-      this.#opened.reject(openError(readFailure(payload), this.#path));
-      return;
-    }
-    if (type !== Reply.Info) throw new ProtocolError(`frame ${type} for a file`);
-    this.#info = readWhole(payload, (reader) => readFileInfo(reader, this.#path));
-    this.#opened.resolve(this.#info);
   }
 
   async #read(offset: number, length: number): Promise<Buffer> {
@@ -115,18 +86,4 @@ export class AgentFile implements Channel, OpenFile {
     this.#link.send(Request.Read, payload.finish());
     return answer.promise;
   }
-}
-
-function openError(failure: Failure, path: string): SandboxError {
-  const options = { cause: failure };
-  if (failure.code === "ENOENT" || failure.code === "ENOTDIR") {
-    return new SandboxError("path_not_found", `path '${path}' does not exist`, options);
-  }
-  if (failure.code === "EISDIR") {
-    return new SandboxError("path_is_directory", `path '${path}' is a directory`, options);
-  }
-  if (failure.code === "ENXIO") {
-    return new SandboxError("file_not_regular", `path '${path}' is not a regular file`, options);
-  }
-  return fileError(failure, "open", path);
 }

@@ -24,6 +24,13 @@ export interface Requests {
   open<C extends Channel>(type: number, payload: Uint8Array, create: (link: Link) => C): C;
   /** Sends a request with one answer of the expected type. @throws SandboxError unavailable */
   ask<T>(type: number, payload: Uint8Array, expected: Expected<T>): Promise<T>;
+  /** As `ask`; the channel that `create` makes of the answer receives all later frames. */
+  begin<T, C extends Channel>(
+    type: number,
+    payload: Uint8Array,
+    expected: Expected<T>,
+    create: (link: Link, answer: T) => C,
+  ): Promise<C>;
 }
 
 /** Expected form of an answer. */
@@ -86,7 +93,8 @@ export class AgentFiles implements Files {
 
   async read(path: string): Promise<OpenFile> {
     const payload = this.#payload(path).finish();
-    return this.#requests.open(Request.Open, payload, (link) => new AgentFile(link, path)).open();
+    const opened = infoOf(path, (failure) => openError(failure, path));
+    return this.#requests.begin(Request.Open, payload, opened, (link, info) => new AgentFile(link, info));
   }
 
   async write(path: string, data: AsyncIterable<Uint8Array>, options: WriteOptions = {}): Promise<FileInfo> {
@@ -172,13 +180,13 @@ export class AgentFiles implements Files {
     const payload = this.#payload(path)
       .u8((recursive ? IS_RECURSIVE : 0) | (allowNetworkMounts ? ALLOWS_NETWORK_MOUNTS : 0))
       .u32(WATCH_WINDOW_BYTES);
-    const watch = this.#requests.open(Request.Watch, payload.finish(), (link) => new AgentWatch(link));
-    const failure = await watch.ready;
-    if (failure?.code === "ENOSPC") {
-      throw new SandboxError("watch_limit_reached", "too many directories are watched", { cause: failure });
-    }
-    if (failure?.code === "EREMOTE") throw networkMountError(path, failure);
-    if (failure) throw fileError(failure, "watch", path);
+    const started: Expected<void> = {
+      type: Reply.Done,
+      read: () => undefined,
+      errorOf: (failure) => watchError(failure, path),
+    };
+    const create = (link: Link): AgentWatch => new AgentWatch(link);
+    const watch = await this.#requests.begin(Request.Watch, payload.finish(), started, create);
     return watch.events(signal);
   }
 
@@ -287,6 +295,27 @@ function infoOf(
 function lookError(failure: Failure, path: string): SandboxError {
   const code = failure.code === "ENOTDIR" ? "ENOENT" : failure.code;
   return fileError({ ...failure, code }, "lstat", path);
+}
+
+function watchError(failure: Failure, path: string): SandboxError {
+  if (failure.code === "ENOSPC") {
+    return new SandboxError("watch_limit_reached", "too many directories are watched", { cause: failure });
+  }
+  return failure.code === "EREMOTE" ? networkMountError(path, failure) : fileError(failure, "watch", path);
+}
+
+function openError(failure: Failure, path: string): SandboxError {
+  const options = { cause: failure };
+  if (failure.code === "ENOENT" || failure.code === "ENOTDIR") {
+    return new SandboxError("path_not_found", `path '${path}' does not exist`, options);
+  }
+  if (failure.code === "EISDIR") {
+    return new SandboxError("path_is_directory", `path '${path}' is a directory`, options);
+  }
+  if (failure.code === "ENXIO") {
+    return new SandboxError("file_not_regular", `path '${path}' is not a regular file`, options);
+  }
+  return fileError(failure, "open", path);
 }
 
 function changeError(

@@ -1,5 +1,5 @@
 import { SandboxError, type WatchEvent, type WatchEventType } from "@coppice/core/backend";
-import { type Failure, readFailure } from "../wire/agent-error.js";
+import { readFailure } from "../wire/agent-error.js";
 import type { Channel, Link } from "../wire/channel.js";
 import { CreditedQueue } from "../wire/credited-queue.js";
 import { PayloadReader, ProtocolError, Reply } from "../wire/frames.js";
@@ -21,10 +21,6 @@ export class AgentWatch implements Channel {
   readonly #link: Link;
   /** Kept as received: parsed, small changes would take many times their bytes. */
   readonly #queue: CreditedQueue<Buffer>;
-  readonly #ready = Promise.withResolvers<Failure | undefined>();
-  /** Resolves when the watch is active, or with the failure. */
-  readonly ready = this.#ready.promise;
-  #isReady = false;
 
   constructor(link: Link) {
     this.#link = link;
@@ -33,16 +29,11 @@ export class AgentWatch implements Channel {
 
   receive(type: number, payload: Buffer): void {
     if (type === Reply.Error) {
-      const failure = readFailure(payload);
+      readFailure(payload);
       this.#link.release();
-      if (!this.#isReady) this.#ready.resolve(failure);
-      else
-        this.#queue.fail(
-          new SandboxError("watch_failed", "changes came faster than they were read: some are lost"),
-        );
-    } else if (type === Reply.Done && !this.#isReady) {
-      this.#isReady = true;
-      this.#ready.resolve(undefined);
+      this.#queue.fail(
+        new SandboxError("watch_failed", "changes came faster than they were read: some are lost"),
+      );
     } else if (type === Reply.Changes) {
       const cost = this.#queue.spend(payload.byteLength);
       checkChanges(payload);
@@ -53,7 +44,6 @@ export class AgentWatch implements Channel {
   }
 
   lost(reason: SandboxError): void {
-    this.#ready.reject(reason);
     this.#queue.fail(reason);
   }
 

@@ -16,6 +16,9 @@ export interface Channel {
    * @throws ProtocolError for an unexpected frame: the connection is closed.
    */
   receive(type: number, payload: Buffer): void;
-  /** The connection has ended. Called once, after all frames. */
-  lost(reason: SandboxError): void;
+  /**
+   * The connection has ended. Called once, after all frames.
+   * @param gone settles when the processes of the agent have ended, where this is known.
+   */
+  lost(reason: SandboxError, gone?: Promise<void>): void;
 }

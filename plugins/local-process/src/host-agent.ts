@@ -1,6 +1,11 @@
-import { type AgentConnection, type SpawnRequest, agentBinary, startHostAgent } from "@coppice/agent";
+import {
+  type AgentConnection,
+  type AgentProcess,
+  type SpawnRequest,
+  agentBinary,
+  startHostAgent,
+} from "@coppice/agent";
 import { SandboxError } from "@coppice/core";
-import { LocalProcess } from "./processes/local-process.js";
 
 export interface HostAgentOptions {
   /**
@@ -11,20 +16,14 @@ export interface HostAgentOptions {
   readonly onDeath: () => Promise<void>;
 }
 
-interface Running {
-  readonly connection: AgentConnection;
-  /** Settles when the agent and all processes that it started have ended. */
-  readonly over: Promise<void>;
-}
-
 /**
  * The process that starts all others on this host, so that the server never forks. Started on first use. When it dies,
  * its processes are ended, and the next request starts another agent.
  */
 export class HostAgent {
   readonly #options: HostAgentOptions;
-  readonly #processes = new Set<LocalProcess>();
-  #running: Promise<Running> | undefined;
+  readonly #processes = new Set<AgentProcess>();
+  #running: Promise<AgentConnection> | undefined;
   #isClosed = false;
 
   constructor(options: HostAgentOptions) {
@@ -46,56 +45,59 @@ export class HostAgent {
    * Starts a program as a session leader.
    * @throws SandboxError as `Sandbox.spawn`; unavailable when there is no agent, or it dies meanwhile.
    */
-  async spawn(request: SpawnRequest): Promise<LocalProcess> {
-    const { connection, over } = await this.#get();
+  async spawn(request: SpawnRequest): Promise<AgentProcess> {
+    const connection = await this.#get();
     if (request.terminal !== undefined && this.binary === undefined) {
       throw new SandboxError(
         "terminal_unavailable",
         "there are no terminals here: the server runs without the agent's program, which makes them",
       );
     }
-    const started = new LocalProcess(await connection.spawn(request), () => connection.isOver);
+    const started = await connection.spawn(request);
     this.#processes.add(started);
     void started.exit.then(() => this.#processes.delete(started));
-    if (connection.isOver) void over.then(() => started.agentHasGone());
     return started;
   }
 
   /** Ends the agent and everything it started. Later calls fail. */
   async close(): Promise<void> {
     this.#isClosed = true;
-    const running = await this.#running?.catch(() => undefined);
-    await running?.connection.close();
-    await running?.over;
+    await (await this.#running?.catch(() => undefined))?.close();
   }
 
-  async #get(): Promise<Running> {
+  async #get(): Promise<AgentConnection> {
     for (;;) {
       if (this.#isClosed) throw new SandboxError("server_stopping", "the server is stopping");
       this.#running ??= this.#start();
-      const running = await this.#running;
-      if (!running.connection.isOver) return running;
-      await running.over;
+      const connection = await this.#running;
+      if (!connection.isOver) return connection;
+      await connection.closed;
     }
   }
 
-  async #start(): Promise<Running> {
+  async #start(): Promise<AgentConnection> {
     try {
-      const connection = await startHostAgent({ binary: this.#options.binary });
-      return { connection, over: this.#end(connection) };
+      return await startHostAgent({ binary: this.#options.binary, onEnd: () => this.#end() });
     } catch (error) {
       this.#running = undefined;
       throw error;
     }
   }
 
-  async #end(connection: AgentConnection): Promise<void> {
-    await connection.closed;
+  /** Ends the processes that outlive their agent. */
+  async #end(): Promise<void> {
     if (!this.#isClosed) {
-      for (const each of this.#processes) each.killByNumber();
+      for (const { pid } of this.#processes) killGroup(pid);
       await this.#options.onDeath();
     }
-    for (const each of this.#processes) each.agentHasGone();
     this.#running = undefined;
+  }
+}
+
+function killGroup(pid: number): void {
+  try {
+    process.kill(-pid, "SIGKILL");
+  } catch {
+    // The group has already ended.
   }
 }

@@ -1,5 +1,6 @@
 import { join } from "node:path";
 import type { Duplex } from "node:stream";
+import type { AgentProcess } from "@coppice/agent";
 import { SandboxError } from "@coppice/core";
 import {
   sharedUntilFailure,
@@ -15,7 +16,6 @@ import { dialLoopback, LOOPBACK_ADDRESS } from "./processes/dial-loopback.js";
 import type { HostAgent } from "./host-agent.js";
 import { killProcesses, ROOT_VARIABLE } from "./processes/host-processes.js";
 import { LocalFiles } from "./files/local-files.js";
-import type { LocalProcess } from "./processes/local-process.js";
 import { type SandboxDirectory, removeSandboxDirectory } from "./directories/sandbox-directory.js";
 import { UsageMeter } from "./processes/usage-meter.js";
 import { Tree, WalkError, pathForOthers } from "./files/walk.js";
@@ -51,8 +51,8 @@ export class LocalSandbox implements Sandbox {
   readonly #options: LocalSandboxOptions;
   readonly #tree: Tree;
   readonly #usage: UsageMeter;
-  readonly #processes = new Set<LocalProcess>();
-  readonly #starting = new Set<Promise<LocalProcess>>();
+  readonly #processes = new Set<AgentProcess>();
+  readonly #starting = new Set<Promise<AgentProcess>>();
   #hasStartedAny = false;
   #isDestroyed = false;
   #isStopped = false;
@@ -138,7 +138,7 @@ export class LocalSandbox implements Sandbox {
     for (const each of processes) each.release();
   }
 
-  async #start(command: Command, account: User): Promise<LocalProcess> {
+  async #start(command: Command, account: User): Promise<AgentProcess> {
     const { agent, settings } = this.#options;
     const { root } = this.#options.directory;
     const searchPath = [settings.programDirectories ?? [], command.env["PATH"] ?? []].flat().join(":");

@@ -13,6 +13,7 @@ import {
 } from "node:fs";
 import { type FileHandle, open, readdir, rename, statfs, unlink } from "node:fs/promises";
 import { join, posix } from "node:path";
+import { pipeline } from "node:stream/promises";
 import { setImmediate as nextTurn } from "node:timers/promises";
 import type { AgentFiles } from "@coppice/agent";
 import { SandboxError } from "@coppice/core";
@@ -43,9 +44,10 @@ import {
   openHeld,
   openHeldSync,
 } from "./walk.js";
-import { WriteBehind } from "./write-behind.js";
 
 const CHUNK_BYTES = 131_072;
+/** Bytes of a large upload that wait while others are written. */
+const WRITE_AHEAD_BYTES = 2 ** 20;
 const NEW_FILE_MODE = 0o644;
 /** Entries listed before other work gets its turn, which takes about 3 ms. */
 const ENTRIES_PER_TURN = 128;
@@ -325,34 +327,30 @@ export class LocalFiles implements Files {
   async #receive(
     data: AsyncIterable<Uint8Array>,
   ): Promise<{ chunks: Uint8Array[]; file: string | undefined }> {
+    const copies = copiesOf(data);
     const chunks: Uint8Array[] = [];
-    let sizeBytes = 0;
-    let file: string | undefined;
-    let handle: FileHandle | undefined;
-    let writer: WriteBehind | undefined;
+    const file = join(this.#options.stage, randomUUID());
     try {
-      for await (const chunk of data) {
-        sizeBytes += chunk.byteLength;
-        if (writer === undefined && sizeBytes <= this.#options.writeInPlaceLimit) {
-          // A copy: the owner of the chunk may reuse its memory.
-          chunks.push(Uint8Array.from(chunk));
-          continue;
-        }
-        if (writer === undefined) {
-          file = join(this.#options.stage, randomUUID());
-          handle = await open(file, "wx", 0o600);
-          writer = new WriteBehind(handle);
-          for (const held of chunks.splice(0)) await writer.write(held);
-        }
-        await writer.write(chunk);
+      for (let sizeBytes = 0; sizeBytes <= this.#options.writeInPlaceLimit;) {
+        const next = await copies.next();
+        if (next.done === true) return { chunks, file: undefined };
+        sizeBytes += next.value.byteLength;
+        chunks.push(next.value);
       }
-      await writer?.end();
-      await handle?.close();
-      return { chunks, file };
+      const staged = await open(file, "wx", 0o600);
+      await pipeline(
+        async function* () {
+          yield* chunks;
+          yield* copies;
+        },
+        staged.createWriteStream({ highWaterMark: WRITE_AHEAD_BYTES }),
+      );
+      return { chunks: [], file };
     } catch (error) {
-      await handle?.close().catch(() => undefined);
-      if (file !== undefined) await unlink(file).catch(() => undefined);
+      await unlink(file).catch(() => undefined);
       throw error;
+    } finally {
+      await copies.return(undefined);
     }
   }
 
@@ -417,6 +415,11 @@ async function* endingWith(events: AsyncIterable<WatchEvent>, end: () => void): 
   } finally {
     end();
   }
+}
+
+/** The owner of a chunk may reuse its memory. */
+async function* copiesOf(data: AsyncIterable<Uint8Array>): AsyncGenerator<Uint8Array, undefined> {
+  for await (const chunk of data) yield Uint8Array.from(chunk);
 }
 
 type FoundPlace = Place & { readonly entry: Held };
