@@ -58,9 +58,9 @@ void put_info(struct writer *writer, int fd, const struct stat *status, const ch
   put_metadata(writer, fd, status->st_mode);
 }
 
-void send_info(uint32_t id, const char *path) {
-  struct place place;
-  int error = find_place(path, &place);
+void send_info(uint32_t id, int error, const char *path) {
+  struct place place = {.parent = -1};
+  if (error == 0) error = find_place(path, &place);
   if (error == 0 && !place.exists) error = ENOENT;
   int fd = error == 0 ? openat(place.parent, place.name, O_PATH | O_NOFOLLOW | O_CLOEXEC) : -1;
   if (error == 0 && (fd < 0 || fstat(fd, &place.status) < 0)) error = errno;
@@ -136,8 +136,7 @@ static void make_directory(uint32_t id, const char *path, const struct account *
   if (error == 0) error = set_owner(place.parent, place.name, owner);
   close_place(&place);
   if (error == EEXIST) send_error(id, STAGE_FILE, EEXIST, "directory");
-  else if (error != 0) fail_file(id, error, path);
-  else send_info(id, path);
+  else send_info(id, error, path);
 }
 
 static void move(uint32_t id, const char *source, const char *destination, const struct account *owner) {
@@ -152,8 +151,7 @@ static void move(uint32_t id, const char *source, const char *destination, const
   if (error == 0 && renameat(from.parent, from.name, to.parent, to.name) < 0) error = errno;
   close_place(&from);
   close_place(&to);
-  if (error == 0) send_info(id, destination);
-  else fail_file(id, error, destination);
+  send_info(id, error, destination);
 }
 
 static void change(uint32_t id, const struct request *request, const struct account *owner) {
@@ -168,8 +166,7 @@ static void change(uint32_t id, const struct request *request, const struct acco
     set_metadata(fd, request->attributes, request->attribute_count);
   }
   close(fd);
-  if (error == 0) send_info(id, request->path.bytes);
-  else fail_file(id, error, request->path.bytes);
+  send_info(id, error, request->path.bytes);
 }
 
 // --- requests
@@ -195,7 +192,7 @@ void files_request(uint32_t id, const struct request *request) {
   if (act(&actor) != 0) return send_error(id, STAGE_CREDENTIALS, errno, "");
   switch (request->type) {
     case STAT:
-      send_info(id, path);
+      send_info(id, 0, path);
       break;
     case LIST:
       start_listing(id, request, &actor);
@@ -204,13 +201,8 @@ void files_request(uint32_t id, const struct request *request) {
       open_file(id, path);
       break;
     case WRITE:
-      if (request->flags & WRITE_STAGED) {
-        start_writing(id, request, &actor, &owner);
-      } else {
-        int error = write_in_place(request, &owner);
-        if (error == 0) send_info(id, path);
-        else fail_file(id, error, path);
-      }
+      if (request->flags & WRITE_STAGED) start_writing(id, request, &actor, &owner);
+      else send_info(id, write_in_place(request, &owner), path);
       break;
     case MAKE_DIRECTORY:
       make_directory(id, path, &owner);

@@ -41,7 +41,8 @@ void fail_file(uint32_t id, int error, const char *path);
 // files.c: descriptions
 /** @param path its path below the root. */
 void put_info(struct writer *writer, int fd, const struct stat *status, const char *path);
-void send_info(uint32_t id, const char *path);
+/** Answers with the description of an entry, or with the error of what was done to it. */
+void send_info(uint32_t id, int error, const char *path);
 /** Uses the identity of an account for files until `platform_act_as_self`. @return 0 or an errno. */
 int act(const struct account *actor);
 

@@ -296,8 +296,7 @@ static void writer_commit(struct object *object) {
   struct file_writer *writer = (struct file_writer *)object;
   int error = act(&writer->actor);
   if (error == 0) error = finish_staged(writer);
-  if (error == 0) send_info(object->id, writer->path);
-  else fail_file(object->id, error, writer->path);
+  send_info(object->id, error, writer->path);
   platform_act_as_self();
   object->is_dead = true;
 }
