@@ -12,7 +12,7 @@ import { HttpListener, type ListenerServices } from "../http/listener.js";
 import { unguardedListeners } from "../http/surfaces/unguarded-listeners.js";
 import { explainEnd } from "../http/surfaces/explain-end.js";
 import { exchangeLimit } from "../http/proxy/exchange-limit.js";
-import { ForeignPages } from "../http/clients/foreign-pages.js";
+import { foreignPages } from "../http/clients/foreign-pages.js";
 import { portConnections } from "../http/proxy/port-connections.js";
 import type { ServedRoute } from "../http/surfaces/surface.js";
 import { Surfaces } from "../http/surfaces/surfaces.js";
@@ -172,7 +172,7 @@ async function assemble({ configuration, source, clock, log, cleanup }: Assembly
     surfaces,
     targeting,
     clientAddresses: new ClientAddresses(config.http.trustedProxies),
-    foreignPages: new ForeignPages({ ...config.http, domain: config.domain }),
+    foreignPages: foreignPages({ ...config.http, domain: config.domain }),
     connections: portConnections({
       idleTimeoutMs: config.http.proxyIdleTimeout,
       maxIdle: config.http.proxyIdleConnections,
@@ -356,21 +356,8 @@ function createListeners(
   services: ListenerServices,
 ): readonly HttpListener[] {
   return Object.entries(config.listeners).map(
-    ([name, { host, port, insecure }]) =>
-      new HttpListener(
-        {
-          name,
-          host,
-          port,
-          insecure,
-          tls: certificates.get(name),
-          headersTimeoutMs: config.http.headersTimeout,
-          idleTimeoutMs: config.http.idleTimeout,
-          maxConnections: config.http.maxConnections,
-          maxConnectionsPerAddress: config.http.maxConnectionsPerAddress,
-        },
-        services,
-      ),
+    ([name, listener]) =>
+      new HttpListener({ ...listener, name, tls: certificates.get(name), limits: config.http }, services),
   );
 }
 

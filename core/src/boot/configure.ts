@@ -59,11 +59,9 @@ export async function configure(
 
   const plugins: EnabledPlugin[] = [];
   for (const [key, settings] of Object.entries(pluginSettings(source.values))) {
-    let plugin: unknown;
+    let plugin: Plugin;
     try {
-      plugin = atHand.get(key) ?? (await loadPlugin(key, pluginDirectory(source.file)));
-      if (!isPlugin(plugin))
-        throw new Error(`'${key}' is no plugin: its default export was not made by definePlugin`);
+      plugin = atHand.get(key) ?? (await requirePlugin(key, pluginDirectory(source.file)));
     } catch (error) {
       note(["plugins", key], messageOf(error));
       continue;
@@ -87,6 +85,13 @@ export async function configure(
     server,
     plugins: order.ordered.flatMap(({ name }) => byName.get(name) ?? []),
   };
+}
+
+/** Loads the plugin of a key, as `loadPlugin`. @throws Error, also for what is no plugin. */
+export async function requirePlugin(key: string, directory: string): Promise<Plugin> {
+  const plugin = await loadPlugin(key, directory);
+  if (isPlugin(plugin)) return plugin;
+  throw new Error(`'${key}' is no plugin: its default export was not made by definePlugin`);
 }
 
 /** Pairs of listeners with the same address, of which the second cannot be opened. */

@@ -1,7 +1,6 @@
 import { parseArgs } from "node:util";
+import { requirePlugin } from "../boot/configure.js";
 import { BootError, messageOf } from "../kernel/errors.js";
-import { loadPlugin } from "../kernel/loader.js";
-import { isPlugin } from "../plugin/plugin.js";
 import { UsageError } from "./arguments/usage-error.js";
 
 const SIGN = { passed: "ok     ", failed: "FAILED ", skipped: "skipped" } as const;
@@ -12,7 +11,9 @@ export async function conform(args: readonly string[]): Promise<number> {
   const [key, settings = "{}", ...rest] = positionals;
   if (key === undefined || rest.length > 0)
     throw new UsageError("name one plugin, and its settings as JSON if it needs any");
-  const plugin = await load(key);
+  const plugin = await requirePlugin(key, process.cwd()).catch((error: unknown) => {
+    throw new BootError([{ message: messageOf(error) }], { cause: error });
+  });
   // Loaded here: no other verb needs the kit.
   const { runConformance } = await import("../testing/conform.js");
   const counts = { passed: 0, failed: 0, skipped: 0 };
@@ -26,21 +27,6 @@ export async function conform(args: readonly string[]): Promise<number> {
   });
   process.stdout.write(`${counts.passed} passed, ${counts.failed} failed, ${counts.skipped} skipped\n`);
   return counts.failed === 0 ? 0 : 1;
-}
-
-async function load(key: string) {
-  let plugin: unknown;
-  try {
-    plugin = await loadPlugin(key, process.cwd());
-  } catch (error) {
-    throw new BootError([{ message: messageOf(error) }], { cause: error });
-  }
-  if (!isPlugin(plugin)) {
-    throw new BootError([
-      { message: `'${key}' is no plugin: its default export was not made by definePlugin` },
-    ]);
-  }
-  return plugin;
 }
 
 function parseSettings(text: string): unknown {

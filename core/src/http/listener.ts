@@ -35,10 +35,13 @@ export interface ListenerSettings {
   readonly insecure: boolean;
   /** PEM texts. */
   readonly tls: { readonly cert: string; readonly key: string } | undefined;
-  readonly headersTimeoutMs: number;
-  readonly idleTimeoutMs: number;
-  readonly maxConnections: number;
-  readonly maxConnectionsPerAddress: number;
+  /** Times are in milliseconds. */
+  readonly limits: {
+    readonly headersTimeout: number;
+    readonly idleTimeout: number;
+    readonly maxConnections: number;
+    readonly maxConnectionsPerAddress: number;
+  };
 }
 
 export interface ListenerServices {
@@ -65,6 +68,11 @@ type Destination = { readonly url: URL } & (
 
 /** An HTTP/1.1 server: finds the target of each request and hands it to a surface or to a sandbox. */
 export class HttpListener implements Listener {
+  readonly name: string;
+  readonly host: string;
+  readonly isLoopback: boolean;
+  readonly insecure: boolean;
+  readonly tls: boolean;
   readonly #settings: ListenerSettings;
   readonly #services: ListenerServices;
   readonly #server: Server;
@@ -76,21 +84,25 @@ export class HttpListener implements Listener {
   constructor(settings: ListenerSettings, services: ListenerServices) {
     this.#settings = settings;
     this.#services = services;
+    ({ name: this.name, host: this.host, insecure: this.insecure } = settings);
+    this.isLoopback = isLoopbackName(settings.host);
+    this.tls = settings.tls !== undefined;
+    const { headersTimeout, idleTimeout, maxConnections } = settings.limits;
     const options = {
-      headersTimeout: settings.headersTimeoutMs,
+      headersTimeout,
       // Node checks for slow clients every 30 s by default.
-      connectionsCheckingInterval: Math.min(settings.headersTimeoutMs, 30_000),
+      connectionsCheckingInterval: Math.min(headersTimeout, 30_000),
       // A large upload may exceed any fixed time; the idle time-out ends a stalled one.
       requestTimeout: 0,
-      keepAliveTimeout: settings.idleTimeoutMs,
+      keepAliveTimeout: idleTimeout,
       // curl and Java offer h2c on plain requests: only WebSocket upgrades leave the HTTP path.
       shouldUpgradeCallback: (message: IncomingMessage) =>
         message.headers.upgrade?.toLowerCase() === "websocket",
     };
     this.#server =
       settings.tls === undefined ? createServer(options) : createTlsServer({ ...options, ...settings.tls });
-    this.#server.maxConnections = settings.maxConnections;
-    this.#server.timeout = settings.idleTimeoutMs;
+    this.#server.maxConnections = maxConnections;
+    this.#server.timeout = idleTimeout;
     this.#server.on("connection", (socket: Socket) => this.#count(socket));
     this.#server.on("request", (message, response) => void this.#serve(message, response));
     this.#server.on("upgrade", (message, socket, head) => void this.#upgrade(message, socket, head));
@@ -101,28 +113,8 @@ export class HttpListener implements Listener {
     });
   }
 
-  get name(): string {
-    return this.#settings.name;
-  }
-
-  get host(): string {
-    return this.#settings.host;
-  }
-
   get port(): number {
     return (this.#server.address() as AddressInfo | null)?.port ?? 0;
-  }
-
-  get isLoopback(): boolean {
-    return isLoopbackName(this.#settings.host);
-  }
-
-  get insecure(): boolean {
-    return this.#settings.insecure;
-  }
-
-  get tls(): boolean {
-    return this.#settings.tls !== undefined;
   }
 
   /** URL for clients on this machine. */
@@ -191,7 +183,7 @@ export class HttpListener implements Listener {
     const client = this.#services.clientAddresses.countedFor(socket.remoteAddress);
     if (client === undefined) return;
     const open = this.#connections.get(client) ?? 0;
-    if (open >= this.#settings.maxConnectionsPerAddress) {
+    if (open >= this.#settings.limits.maxConnectionsPerAddress) {
       socket.destroy();
       return;
     }
@@ -337,7 +329,7 @@ export class HttpListener implements Listener {
   #refuseForeign({ headers, headersDistinct }: IncomingMessage): void {
     if ((headersDistinct["host"]?.length ?? 0) > 1)
       throw new SandboxError("host_invalid", "the request has several hosts");
-    if (this.isLoopback) this.#services.foreignPages.refuse(headers);
+    if (this.isLoopback) this.#services.foreignPages(headers);
   }
 
   /** Marks a sandbox as used by a request. Runs after all access checks: it may resume the sandbox. */

@@ -25,12 +25,23 @@ export interface ReasonEntry {
   readonly text: string;
 }
 
+/** HTTP statuses of reasons where they are not those of the codes. */
+const STATUSES: Readonly<Partial<Record<string, number>>> = {
+  encoding_not_acceptable: 406,
+  body_too_large: 413,
+  file_changed: 412,
+  range_not_satisfiable: 416,
+  method_not_allowed: 405,
+};
+
 function of<const R extends string>(
   code: ErrorCode,
   texts: Readonly<Record<R, string>>,
-  status?: number,
 ): Readonly<Record<R, ReasonEntry>> {
-  const entries = Object.entries<string>(texts).map(([reason, text]) => [reason, { code, status, text }]);
+  const entries = Object.entries<string>(texts).map(([reason, text]) => [
+    reason,
+    { code, status: STATUSES[reason], text },
+  ]);
   return Object.fromEntries(entries) as Record<R, ReasonEntry>;
 }
 
@@ -87,21 +98,9 @@ export const REASONS = {
     upload_invalid: "An upload is malformed, or has too many parts. | Correct what the message names.",
     webhook_url_invalid: "The host of a webhook is no public address. | See `events.webhooks`.",
     host_setting_invalid: "A backend's setting does not fit this host. | Correct the configuration.",
+    encoding_not_acceptable: "No wanted encoding is served. | Accept `gzip` or `identity`.",
+    body_too_large: "A body is larger than its limit. | Send less, or raise the plugin's limit.",
   }),
-  ...of(
-    "invalid_argument",
-    {
-      encoding_not_acceptable: "No wanted encoding is served. | Accept `gzip` or `identity`.",
-    },
-    406,
-  ),
-  ...of(
-    "invalid_argument",
-    {
-      body_too_large: "A body is larger than its limit. | Send less, or raise the plugin's limit.",
-    },
-    413,
-  ),
   ...of("deadline_exceeded", {
     request_timeout: "The time of a request is over. | Ask for more.",
     backend_timeout: "A backend took too long. | Read the log; see `sandboxes.createTimeout`.",
@@ -211,14 +210,8 @@ export const REASONS = {
     cross_device_link: "Source and destination are on two file systems. | Copy instead.",
     kernel_start_failed: "A kernel did not start, or ended while it did. | Read the message and the log.",
     kernel_stuck: "A kernel goes on with a cell that was given up. | Restart the context.",
+    file_changed: "The file is not the one that was asked for. | Read it anew.",
   }),
-  ...of(
-    "failed_precondition",
-    {
-      file_changed: "The file is not the one that was asked for. | Read it anew.",
-    },
-    412,
-  ),
   ...of("aborted", {
     sandbox_being_killed: "The sandbox is being ended. | Create another.",
     sandbox_transitioning: "The sandbox is being paused, resumed or snapshotted. | Try again.",
@@ -229,19 +222,15 @@ export const REASONS = {
     process_ended: "The process ended during the request. | Nothing.",
     connection_lost: "The program in the sandbox closed the connection. | Connect again.",
   }),
-  ...of(
-    "out_of_range",
-    {
-      range_not_satisfiable: "No byte of the range is in the file. | See `Content-Range`.",
-    },
-    416,
-  ),
+  ...of("out_of_range", {
+    range_not_satisfiable: "No byte of the range is in the file. | See `Content-Range`.",
+  }),
   ...of("unimplemented", {
     template_has_no_kernel: "The template has no kernel of the language. | See `docs/compatibility.md`.",
     watching_unsupported: "The backend cannot watch directories. | List them.",
     freezer_missing: "The host cannot freeze processes. | `coppice doctor`.",
+    method_not_allowed: "The path takes other methods. | See `Allow`.",
   }),
-  ...of("unimplemented", { method_not_allowed: "The path takes other methods. | See `Allow`." }, 405),
   ...of("internal", {
     internal_error: "A bug in Coppice, or an unforeseen failure of the host. | Read the log; report it.",
     file_operation_failed: "The sandbox's kernel failed an operation unexpectedly. | Read the message.",

@@ -4,13 +4,13 @@ import { runAs } from "../kernel/owner.js";
 import type { Patience } from "../kernel/patience.js";
 import type { Logger } from "../observe/logger.js";
 import type { AdmissionCheck } from "./model/admissions.js";
+import type { AddressLeases } from "./contract/address-leases.js";
 import { BackendRegistry } from "./backends/backend-registry.js";
 import { configuredTemplates } from "./templates/configured-templates.js";
 import { chooseBackends, firstOrOnly } from "./backends/choose-backends.js";
 import type { SandboxServices } from "./ledger/sandbox-services.js";
 import { EventRelay } from "./ledger/event-relay.js";
 import type { Ledger } from "./ledger/ledger.js";
-import { ledgerLeases } from "./ledger/ledger-leases.js";
 import { reconcile } from "./life/reconcile.js";
 import { sandboxMetrics } from "./model/sandbox-metrics.js";
 import { SandboxRegistry } from "./life/sandbox-registry.js";
@@ -81,7 +81,7 @@ export function createSandboxDomain(options: SandboxDomainOptions) {
       const name = backend ?? backends.defaultName ?? likely;
       return all.find((one) => one.name === name)?.defaultLimits;
     }),
-    leases: ledgerLeases(ledger),
+    leases: leasesIn(ledger),
     warmUps,
     events,
     sandboxes: registry,
@@ -130,4 +130,16 @@ function ledgerHandle(choose: () => Ledger): Ledger {
       return typeof member === "function" ? member.bind(chosen) : member;
     },
   });
+}
+
+function leasesIn(ledger: Ledger): AddressLeases {
+  return {
+    of: (network) => ({
+      all: async () => ledger.leases(network),
+      heldBy: async (holder) => ledger.leasedTo({ network, holder }),
+      isFree: async (address) => !(await ledger.isLeased(address)),
+      take: async (holder, addresses) => ledger.lease({ network, holder, addresses }),
+      release: async (holder) => ledger.endLeases({ network, holder }),
+    }),
+  };
 }

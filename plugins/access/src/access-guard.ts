@@ -1,13 +1,21 @@
-import { clientOf, type Guard, SandboxError } from "@coppice/core";
-import { authenticate, type Credentials } from "./authenticate.js";
+import { clientOf, type Guard, type Principal, SandboxError, type SurfaceRequest } from "@coppice/core";
+import type { JsonWebTokens } from "./json-web-tokens.js";
+import { API_KEY_FORM } from "./keys/api-key.js";
+import type { ApiKeys } from "./keys/api-keys.js";
 import type { RateLimit } from "./rate-limit.js";
 
-export interface AccessGuardOptions extends Credentials {
+export interface AccessGuardOptions {
+  readonly apiKeys: ApiKeys;
+  /** Undefined when no provider is configured. */
+  readonly tokens: JsonWebTokens | undefined;
   readonly perAddress: RateLimit;
   readonly perKey: RateLimit;
   /** Called with the reason of each refusal. */
   readonly onRefused: (code: string) => void;
 }
+
+const BEARER = /^bearer +(\S+)$/i;
+const JWT_FORM = /^[\w-]+\.[\w-]+\.[\w-]*$/;
 
 /** Admits clients with a key or a token, within the rate limits, and everyone to `/health`. */
 export function accessGuard(options: AccessGuardOptions): Guard {
@@ -25,4 +33,21 @@ export function accessGuard(options: AccessGuardOptions): Guard {
       throw error;
     }
   };
+}
+
+/** Finds the principal of a request, by a key or a JWT. @throws SandboxError unauthenticated with E2B's texts. */
+async function authenticate(
+  { headers }: Pick<SurfaceRequest, "headers">,
+  { apiKeys, tokens }: AccessGuardOptions,
+): Promise<Principal> {
+  const key = headers["x-api-key"];
+  const bearer = BEARER.exec(headers.authorization ?? "")?.[1];
+  const given = typeof key === "string" && key !== "" ? key : bearer;
+  if (given === undefined) throw new SandboxError("credential_missing", "authorization header is missing");
+  if (given === bearer && tokens !== undefined && JWT_FORM.test(given)) return tokens(given);
+  const principal = apiKeys.find(given);
+  if (principal !== undefined) return principal;
+  const isKey = API_KEY_FORM.test(given);
+  const message = isKey ? "Cannot get the team for the given API key" : "Invalid API key format";
+  throw new SandboxError("credential_invalid", message);
 }

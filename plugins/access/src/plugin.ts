@@ -10,9 +10,9 @@ import {
   Templates,
   tenantOf,
 } from "@coppice/core";
+import { Counter } from "prom-client";
 import { accessConfig } from "./access-config.js";
 import { accessGuard } from "./access-guard.js";
-import { accessMetrics } from "./access-metrics.js";
 import { ApiKeys } from "./keys/api-keys.js";
 import { auditList } from "./audit/audit-list.js";
 import { AuditLog } from "./audit/audit-log.js";
@@ -54,7 +54,19 @@ export const plugin = definePlugin({
       apiKeys.add(key, "development");
     });
 
-    const metrics = accessMetrics(context.metrics);
+    const registers = [context.metrics];
+    const refused = new Counter({
+      name: "coppice_access_refused_total",
+      help: "Requests to the control plane that were not let in, by why.",
+      labelNames: ["reason"],
+      registers,
+    });
+    for (const reason of ["unauthenticated", "resource_exhausted"]) refused.inc({ reason }, 0);
+    const lost = new Counter({
+      name: "coppice_access_audit_lost_total",
+      help: "Entries of the audit that could not be written.",
+      registers,
+    });
     context.guard(
       "api",
       accessGuard({
@@ -62,7 +74,7 @@ export const plugin = definePlugin({
         tokens: jwt && jsonWebTokens({ settings: jwt, clock, log }),
         perAddress: rateLimit(rateLimits.perAddress),
         perKey: rateLimit(rateLimits.perKey),
-        onRefused: (reason) => metrics.refused.inc({ reason }),
+        onRefused: (reason) => refused.inc({ reason }),
       }),
     );
     admissions.add(quotaCheck(quotas, clock));
@@ -73,15 +85,15 @@ export const plugin = definePlugin({
       refusedTemplates(quotas, templates.all()).map((message) => ({ severity: "fail", message })),
     );
 
-    let lost = 0;
+    let lostEntries = 0;
     const onLost = (error: unknown): void => {
-      lost += 1;
-      metrics.lost.inc();
+      lostEntries += 1;
+      lost.inc();
       log.error({ err: error }, "an entry of the audit is lost");
     };
     context.observe("api", auditObserver({ log: auditLog.get, clock, onLost }));
     // Serving goes on without an audit, but readiness reports it.
-    context.health("audit", async () => (lost === 0 ? undefined : { lost: `${lost} entries` }));
+    context.health("audit", async () => (lostEntries === 0 ? undefined : { lost: `${lostEntries} entries` }));
 
     const router = context.http("api");
     router.get("/auth/whoami", permit("read"), (ctx) => {

@@ -1,25 +1,14 @@
 import type { SandboxEvent } from "@coppice/core";
 import { EVENT_TYPE_NAMES } from "./event-type.js";
 
-export interface EventBody {
-  readonly version: "v1";
-  readonly id: string;
-  readonly type: string;
-  readonly eventData: Readonly<Record<string, unknown>> | null;
-  readonly sandboxBuildId: string;
-  readonly sandboxExecutionId: string;
-  readonly sandboxId: string;
-  readonly sandboxTeamId: string;
-  readonly sandboxTemplateId: string;
-  /** RFC 3339. */
-  readonly timestamp: string;
-}
+/** An event as E2B's clients and webhooks get it. */
+export type EventBody = ReturnType<typeof eventBody>;
 
-export function eventBody(event: SandboxEvent): EventBody {
+export function eventBody(event: SandboxEvent) {
   const template = event.snapshot ?? event.template;
   const data = eventData(event);
   return {
-    version: "v1",
+    version: "v1" as const,
     id: event.id,
     type: EVENT_TYPE_NAMES[event.type],
     eventData: Object.keys(data).length === 0 ? null : data,

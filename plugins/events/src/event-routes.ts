@@ -1,22 +1,10 @@
-import {
-  type Router,
-  type RequestCarrier,
-  requestOf,
-  SandboxError,
-  type SandboxEvents,
-  tenantOf,
-} from "@coppice/core";
-import type { EventsStore } from "./events-store.js";
+import { type Router, type RequestCarrier, requestOf, SandboxError, tenantOf } from "@coppice/core";
 import { EVENT_TYPES } from "./event-type.js";
 import { parsePage } from "./parse-page.js";
-
-export interface EventRoutesOptions {
-  readonly store: () => EventsStore;
-  readonly events: SandboxEvents;
-}
+import type { WebhookRoutesOptions } from "./webhook-routes.js";
 
 /** Serves GET /events/sandboxes and GET /events/sandboxes/:id: the events of a tenant. */
-export function mountEvents(router: Router, { store, events }: EventRoutesOptions): void {
+export function mountEvents(router: Router, { store, events }: Omit<WebhookRoutesOptions, "webhooks">): void {
   const list = async (ctx: RequestCarrier, sandbox?: string) => {
     const query = requestOf(ctx).url.searchParams;
     const page = parsePage(query);

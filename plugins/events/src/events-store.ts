@@ -7,13 +7,6 @@ import type { EventsConfig } from "./events-config.js";
 import { MIGRATIONS } from "./migrations.js";
 import { WebhookStore } from "./webhook-store.js";
 
-export interface Recorded {
-  /** Type names of the new events. */
-  readonly types: readonly string[];
-  readonly webhooks: ReadonlySet<string>;
-  readonly dropped: number;
-}
-
 /** Events, webhooks and deliveries in one SQLite file. Committed writes survive the end of this process. */
 export class EventsStore {
   readonly #database: DatabaseSync;
@@ -29,8 +22,11 @@ export class EventsStore {
     this.deliveries = new DeliveryStore(this.#database, config.webhooks);
   }
 
-  /** Stores new events and their deliveries, all or nothing. Known events are left out. */
-  record(events: readonly SandboxEvent[], nowMs: number): Recorded {
+  /**
+   * Stores new events and their deliveries, all or nothing. Known events are left out. @returns the type names of the
+   * new ones, the webhooks that get them, and how many deliveries are dropped.
+   */
+  record(events: readonly SandboxEvent[], nowMs: number) {
     const types: string[] = [];
     const woken = new Set<string>();
     let dropped = 0;

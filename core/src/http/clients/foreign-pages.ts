@@ -12,27 +12,27 @@ export interface ForeignPagesOptions {
   readonly allowedOrigins: readonly string[];
 }
 
+/** @throws SandboxError permission_denied for a request that a foreign page may have made. */
+export type ForeignPages = (headers: IncomingHttpHeaders) => void;
+
 /**
  * Keeps foreign web pages out of a loopback listener. A browser on this machine may connect to it for any page that it
  * shows: to 127.0.0.1, which `Origin` reveals, or to a name of the page's own site that resolves to 127.0.0.1 (DNS
  * rebinding), which `Host` reveals.
  */
-export class ForeignPages {
-  readonly #domain: string;
-  readonly #hosts: ReadonlySet<string>;
-  readonly #origins: ReadonlySet<string>;
-
-  constructor({ domain, allowedHosts, allowedOrigins }: ForeignPagesOptions) {
-    this.#domain = domain;
-    this.#hosts = new Set(allowedHosts.map((host) => host.toLowerCase()));
-    this.#origins = new Set(allowedOrigins);
-  }
-
-  /** @throws SandboxError permission_denied for a request that a foreign page may have made. */
-  refuse(headers: IncomingHttpHeaders): void {
+export function foreignPages({ domain, allowedHosts, allowedOrigins }: ForeignPagesOptions): ForeignPages {
+  const hosts = new Set(allowedHosts.map((host) => host.toLowerCase()));
+  const isOwn = (name: string): boolean => hosts.has(name) || name === domain || name.endsWith(`.${domain}`);
+  const isLocalPage = (headers: IncomingHttpHeaders): boolean => {
+    const { origin } = headers;
+    if (origin === undefined || isSameOrigin(headers) || allowedOrigins.includes(origin)) return true;
+    const page = hostnameOfOrigin(origin);
+    return isLoopbackName(page) || isOfSameSandbox(page, hostnameOf(headers.host));
+  };
+  return (headers) => {
     const name = hostnameOf(headers.host);
     const isLocal = name === "" || isIP(name.replace(/^\[|\]$/g, "")) !== 0 || isLocalName(name);
-    if (!isLocal && !this.#isOwn(name)) {
+    if (!isLocal && !isOwn(name)) {
       throw new SandboxError(
         "host_not_allowed",
         `the host '${name}' is not known here: add it to http.allowedHosts in the server's configuration`,
@@ -40,23 +40,12 @@ export class ForeignPages {
     }
     // By a public name the request came through a proxy, or at least not as one to this machine: there the page's
     // credentials decide.
-    if (!isLocal || this.#isLocalPage(headers)) return;
+    if (!isLocal || isLocalPage(headers)) return;
     throw new SandboxError(
       "origin_not_allowed",
       `the origin '${headers.origin}' is not allowed: add it to http.allowedOrigins in the server's configuration`,
     );
-  }
-
-  #isOwn(name: string): boolean {
-    return this.#hosts.has(name) || name === this.#domain || name.endsWith(`.${this.#domain}`);
-  }
-
-  #isLocalPage(headers: IncomingHttpHeaders): boolean {
-    const { origin } = headers;
-    if (origin === undefined || isSameOrigin(headers) || this.#origins.has(origin)) return true;
-    const page = hostnameOfOrigin(origin);
-    return isLoopbackName(page) || isOfSameSandbox(page, hostnameOf(headers.host));
-  }
+  };
 }
 
 /** Ports of one sandbox belong to one application: `<port>-<id>.<domain>`. */

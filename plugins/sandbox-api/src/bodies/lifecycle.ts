@@ -37,18 +37,14 @@ export const lifecycleFields = {
 
 const schema = z.object(lifecycleFields);
 
-/** Action at the end of a sandbox's time-out, and whether requests resume it. */
-export interface Lifecycle {
-  readonly onTimeout: OnTimeout;
-  readonly keepsMemory: boolean;
-  readonly autoResume: boolean;
-}
-
-/** The lifecycle in a create body. @throws SandboxError invalid_argument for dropped memory without a pause. */
-export function requestedLifecycle(body: z.infer<typeof schema>): Lifecycle {
+/**
+ * The action at the end of a sandbox's time-out, and whether requests resume it. @throws SandboxError invalid_argument for dropped memory without
+ * a pause.
+ */
+export function requestedLifecycle(body: z.infer<typeof schema>) {
   const { lifecycle, autoPause } = body;
   const wanted = body.onTimeout ?? body.on_timeout ?? lifecycle?.onTimeout ?? lifecycle?.on_timeout;
-  const onTimeout = wanted?.action ?? (autoPause === true ? "pause" : "kill");
+  const onTimeout: OnTimeout = wanted?.action ?? (autoPause === true ? "pause" : "kill");
   if (body.autoPauseMemory === false && onTimeout !== "pause") {
     const text = "autoPauseMemory=false only applies when autoPause is true.";
     throw new SandboxError("lifecycle_invalid", text);

@@ -22,7 +22,8 @@ const readinessProbe = z
         .string()
         .max(8192)
         .regex(/^\/[\x21-\x7e]*$/, "expected a path of printable ASCII that begins with /")
-        .nullish(),
+        .nullish()
+        .transform((path) => path ?? "/"),
       ...times,
     }),
     z.object({
@@ -31,13 +32,11 @@ const readinessProbe = z
       ...times,
     }),
   ])
-  .transform((body): ReadinessProbe => {
-    const timeoutMs = body.timeoutMs ?? body.timeout_ms ?? undefined;
-    const intervalMs = body.intervalMs ?? body.interval_ms ?? undefined;
-    if (body.type === "tcp") return { type: "tcp", port: body.port, timeoutMs, intervalMs };
-    if (body.type === "shell") return { type: "shell", command: body.command, timeoutMs, intervalMs };
-    return { type: "http", port: body.port, path: body.path ?? "/", timeoutMs, intervalMs };
-  })
+  .transform(({ timeoutMs, timeout_ms, intervalMs, interval_ms, ...probe }): ReadinessProbe => ({
+    ...probe,
+    timeoutMs: timeoutMs ?? timeout_ms ?? undefined,
+    intervalMs: intervalMs ?? interval_ms ?? undefined,
+  }))
   .nullish();
 
 /** Readiness probe of a create or fork body, under both its names. */

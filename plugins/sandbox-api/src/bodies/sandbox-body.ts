@@ -11,14 +11,20 @@ const CLIENT_ID = "coppice";
 // Required field: stands for a sandbox without an end.
 const NEVER = "9999-12-31T23:59:59.999Z";
 
+function identity({ id, template, snapshot }: SandboxRecord) {
+  return {
+    templateID: snapshot ?? template,
+    alias: template,
+    sandboxID: id,
+    clientID: CLIENT_ID,
+    envdVersion: ENVD_VERSION,
+  };
+}
+
 /** The answer to create and connect. */
 export function sandboxBody({ record }: LiveSandbox, domain: string | undefined) {
   return {
-    templateID: record.snapshot ?? record.template,
-    alias: record.template,
-    sandboxID: record.id,
-    clientID: CLIENT_ID,
-    envdVersion: ENVD_VERSION,
+    ...identity(record),
     ...(record.accessToken === undefined ? {} : { envdAccessToken: record.accessToken }),
     trafficAccessToken: record.trafficAccessToken ?? null,
     // Anything but null overrides the client's own domain.
@@ -28,17 +34,13 @@ export function sandboxBody({ record }: LiveSandbox, domain: string | undefined)
 
 export function listedSandboxBody({ record }: LiveSandbox, capacity: Capacity) {
   return {
-    templateID: record.snapshot ?? record.template,
-    alias: record.template,
-    sandboxID: record.id,
-    clientID: CLIENT_ID,
+    ...identity(record),
     startedAt: new Date(record.startedAtMs).toISOString(),
     endAt: record.endsAtMs === undefined ? NEVER : new Date(record.endsAtMs).toISOString(),
     cpuCount: Math.max(Math.round(capacity.cpuCount), 1),
     memoryMB: Math.round(capacity.memoryMiB),
     diskSizeMB: Math.round(capacity.diskMiB),
     state: publicState(record),
-    envdVersion: ENVD_VERSION,
     metadata: record.metadata,
     volumeMounts: record.mounts.map(mountBody),
   };

@@ -1,5 +1,5 @@
 import { createHash } from "node:crypto";
-import type { LiveSandbox, SandboxRecord, SnapshotRecord, TemplateFacts } from "@coppice/core";
+import type { LiveSandbox, SandboxRecord, TemplateFacts } from "@coppice/core";
 import { ENVD_VERSION } from "../bodies/sandbox-body.js";
 
 /** A template and its use by a tenant's sandboxes. */
@@ -54,20 +54,9 @@ export function templateDetailBody(use: TemplateUse) {
   return { ...body, builds: [build] };
 }
 
-export function aliasBody(templateID: string, isPublic: boolean) {
-  return { templateID, public: isPublic };
-}
-
-export function templateTagsBody(template: TemplateFacts, servedSinceMs: number) {
-  return [
-    { tag: "default", buildID: buildIdOf(template.name), createdAt: new Date(servedSinceMs).toISOString() },
-  ];
-}
-
-/** The tag of a snapshot: the one that its name ends with. */
-export function snapshotTagsBody({ id, name, takenAtMs }: SnapshotRecord) {
-  const tag = name?.split(":")[1] ?? "default";
-  return [{ tag, buildID: buildIdOf(id), createdAt: new Date(takenAtMs).toISOString() }];
+/** The only tag of a template or snapshot. @param id names its build. */
+export function tagsBody(id: string, tag: string, createdAtMs: number) {
+  return [{ tag, buildID: buildIdOf(id), createdAt: new Date(createdAtMs).toISOString() }];
 }
 
 function lastStart(records: readonly SandboxRecord[]): string | null {

@@ -10,14 +10,7 @@ import {
 import { z } from "zod";
 import type { ApiServices } from "../sandboxes/api-services.js";
 import { firstPage, type Page, pageFields } from "../sandboxes/page.js";
-import {
-  aliasBody,
-  snapshotTagsBody,
-  templateBody,
-  templateDetailBody,
-  templateTagsBody,
-  type TemplateUse,
-} from "./template-body.js";
+import { tagsBody, templateBody, templateDetailBody, type TemplateUse } from "./template-body.js";
 
 /** Changes that E2B's clients may ask for and this server refuses. */
 const REFUSED = [
@@ -60,7 +53,10 @@ export function mountTemplates(
 
   router.get("/templates/aliases/:alias", (ctx) => {
     const found = find(ctx.params["alias"] ?? "", ctx);
-    ctx.body = "takenAtMs" in found ? aliasBody(found.id, false) : aliasBody(found.name, true);
+    ctx.body =
+      "takenAtMs" in found
+        ? { templateID: found.id, public: false }
+        : { templateID: found.name, public: true };
   });
 
   router.get("/templates/:id", (ctx) => {
@@ -69,7 +65,11 @@ export function mountTemplates(
 
   router.get("/templates/:id/tags", (ctx) => {
     const found = find(ctx.params["id"] ?? "", ctx);
-    ctx.body = "takenAtMs" in found ? snapshotTagsBody(found) : templateTagsBody(found, servedSinceMs);
+    // The tag of a snapshot is the one that its name ends with.
+    ctx.body =
+      "takenAtMs" in found
+        ? tagsBody(found.id, found.name?.split(":")[1] ?? "default", found.takenAtMs)
+        : tagsBody(found.name, "default", servedSinceMs);
   });
 
   // Before the routes of one template, which would take a word for an id.
