@@ -51,6 +51,8 @@ export class LogReader implements SandboxLogs {
 
   async find(selector: LogSelector): Promise<LoggedCommand> {
     await this.#writer?.flush();
+    const open = selector.id === undefined ? undefined : this.#writer?.open.get(selector.id);
+    if (open !== undefined) return this.#describe({ ...open, outputBytes: open.offset });
     for await (const command of this.#newestFirst()) {
       if (isMeant(command, selector)) return command;
     }
@@ -96,7 +98,7 @@ export class LogReader implements SandboxLogs {
       const entry = index?.find(id);
       const position = entry && index?.positionOf(entry.number, next);
       if (entry === undefined || position === undefined) continue;
-      for await (const piece of this.#pieces(segment, position, index?.endsAt)) {
+      for await (const { record: piece, endsAt } of this.#pieces(segment, position, index?.endsAt)) {
         if (piece.number !== entry.number || piece.offset + piece.data.length <= next) continue;
         if (piece.offset >= until) return;
         const start = Math.max(0, next - piece.offset);
@@ -104,6 +106,8 @@ export class LogReader implements SandboxLogs {
         const offset = piece.offset + start;
         next = offset + data.length;
         yield { stream: piece.stream, data, offset, atMs: piece.atMs };
+        const isWhole = next === piece.offset + piece.data.length;
+        if (isWhole) index?.noteRead(entry.number, next, endsAt);
       }
     }
   }
@@ -116,7 +120,7 @@ export class LogReader implements SandboxLogs {
       if (index === undefined) continue;
       const ids = new Map<number, string>();
       for (const { number, id } of index.commands()) ids.set(number, id);
-      for await (const record of this.#pieces(segment, SEGMENT_MAGIC.length, index.endsAt)) {
+      for await (const { record } of this.#pieces(segment, SEGMENT_MAGIC.length, index.endsAt)) {
         const { stream, data, offset, atMs } = record;
         const id = ids.get(record.number);
         if (id !== undefined && atMs >= sinceMs) yield { id, stream, data, offset, atMs };
@@ -136,12 +140,16 @@ export class LogReader implements SandboxLogs {
     return undefined;
   }
 
-  async *#pieces(segment: Segment, from: number, to: number | undefined): AsyncGenerator<DataRecord> {
+  async *#pieces(
+    segment: Segment,
+    from: number,
+    to: number | undefined,
+  ): AsyncGenerator<{ readonly record: DataRecord; readonly endsAt: number }> {
     if (segment.isGone) return;
     segment.readers += 1;
     try {
-      for await (const { record } of readRecords(segment, { from, to })) {
-        if (record.kind === "data") yield record;
+      for await (const { record, endsAt } of readRecords(segment, { from, to })) {
+        if (record.kind === "data") yield { record, endsAt };
         else if (record.kind === "index") return;
       }
     } catch (error) {

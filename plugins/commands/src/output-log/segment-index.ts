@@ -37,6 +37,8 @@ export type IndexedCommand = Readonly<Omit<Entry, "hasData" | "marks">>;
 /** Commands in a segment and the positions of their records, so that a reader knows what to read. */
 export class SegmentIndex {
   readonly #entries = new Map<number, Entry>();
+  /** Where the last read of a command ended. A follower goes on there: the output of others since its mark is long. */
+  readonly #reads = new Map<number, { readonly offset: number; readonly position: number }>();
   /** End of the last complete record. */
   endsAt: number;
 
@@ -100,7 +102,13 @@ export class SegmentIndex {
     for (let at = 0; at < entry.marks.length && (entry.marks[at] ?? 0) <= offset; at += 2) {
       position = entry.marks[at + 1];
     }
-    return position;
+    const read = this.#reads.get(number);
+    return read !== undefined && read.offset <= offset ? Math.max(read.position, position ?? 0) : position;
+  }
+
+  /** Notes that the output of a command before `offset` was read, and that the rest comes after `position`. */
+  noteRead(number: number, offset: number, position: number): void {
+    this.#reads.set(number, { offset, position });
   }
 
   toJson(): Buffer {
