@@ -3,7 +3,6 @@ import { stat, statfs } from "node:fs/promises";
 import { type Clock, type LiveSandbox, SandboxError } from "@coppice/core";
 import { type WatchEvent, networkMountError } from "@coppice/core/backend";
 import type { FilesConfig } from "../files-config.js";
-import { translateErrors } from "../service/file-service.js";
 import { EventBuffer } from "./event-buffer.js";
 import { startHostWatch } from "./host-watch.js";
 
@@ -175,8 +174,9 @@ async function closeAll({ byId, closers }: SandboxWatches): Promise<void> {
 }
 
 async function requireDirectory({ runtime }: LiveSandbox, path: string): Promise<void> {
-  const { kind } = await translateErrors(runtime.files.stat(path), {
-    not_found: ({ message }) => new SandboxError("path_not_found", `path ${path} not found: ${message}`),
+  const { kind } = await runtime.files.stat(path).catch((error: unknown) => {
+    if (!(error instanceof SandboxError) || error.code !== "not_found") throw error;
+    throw new SandboxError("path_not_found", `path ${path} not found: ${error.message}`);
   });
   if (kind !== "directory")
     throw new SandboxError("path_is_file", `path ${path} not a directory: it is a ${kind}`);
