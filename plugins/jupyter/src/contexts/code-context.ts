@@ -76,11 +76,6 @@ export class CodeContext {
     await this.#usableKernel();
   }
 
-  /** The kernel that runs or is being started; undefined before its first use. */
-  get kernel(): Promise<Kernel> | undefined {
-    return this.#kernel;
-  }
-
   get connection(): KernelConnection | undefined {
     return this.#running?.connection;
   }

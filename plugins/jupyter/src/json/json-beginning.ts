@@ -1,3 +1,5 @@
+import { parseJson } from "./parse-json.js";
+
 /** The longest sequence that a cut may split: two escapes of one character. */
 const MAX_ESCAPES = 12;
 
@@ -9,11 +11,9 @@ export function beginningOf(json: Buffer, maxBytes: number): unknown {
   const text = json.toString("utf8", 0, end);
   for (let back = 0; back < MAX_ESCAPES; back++) {
     for (const close of ['"', '"]', "]"]) {
-      try {
-        return JSON.parse(text.slice(0, text.length - back) + close);
-      } catch {
-        // The cut split an escape, or the space between two strings.
-      }
+      // Undefined where the cut split an escape, or the space between two strings.
+      const value = parseJson(text.slice(0, text.length - back) + close);
+      if (value !== undefined) return value;
     }
   }
   return undefined;

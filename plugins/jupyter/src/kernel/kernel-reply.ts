@@ -1,3 +1,4 @@
+import { parseJson } from "../json/parse-json.js";
 import { errorIn, syntheticError, type ErrorEvent } from "./execution-event.js";
 import type { RequestEnd } from "./kernel-request.js";
 import type { KernelMessage } from "../transport/wire.js";
@@ -22,12 +23,8 @@ export async function errorOf(end: RequestEnd, maxErrorBytes: number): Promise<E
 export function replyContent(reply: KernelMessage | undefined): Readonly<Record<string, unknown>> {
   // Only an error is ever that long, and iopub reports it, too.
   if (reply?.isChecked === true) return {};
-  try {
-    const content: unknown = JSON.parse(reply?.content.toString("utf8") ?? "{}");
-    return typeof content === "object" && content !== null ? (content as Record<string, unknown>) : {};
-  } catch {
-    return {};
-  }
+  const content = parseJson(reply?.content.toString("utf8") ?? "{}");
+  return typeof content === "object" && content !== null ? (content as Record<string, unknown>) : {};
 }
 
 /** True where the kernel aborted the request, which never ran then. */

@@ -1,4 +1,5 @@
 import { z } from "zod";
+import { parseJson } from "../json/parse-json.js";
 
 /** Address and secret of a zygote inside its sandbox. */
 export type ZygoteAddress = z.infer<typeof zygote>;
@@ -18,10 +19,6 @@ export function writeKernelLabel(label: KernelLabel): string {
 /** Parses a label; undefined for other plugins' labels. */
 export function readKernelLabel(text: string): KernelLabel | undefined {
   if (!text.startsWith(PREFIX)) return undefined;
-  try {
-    return label.parse(JSON.parse(text.slice(PREFIX.length)));
-  } catch {
-    // Of another version: a kernel that cannot be used any more.
-    return { kernel: "" };
-  }
+  // Of another version: a kernel that cannot be used any more.
+  return label.safeParse(parseJson(text.slice(PREFIX.length))).data ?? { kernel: "" };
 }

@@ -1,4 +1,5 @@
 import { SandboxError, unlessAborted, type Process, type Sandbox, type User } from "@coppice/core";
+import { parseJson } from "../json/parse-json.js";
 import type { KernelProgram } from "./kernel-program.js";
 
 export interface ProgramCommand {
@@ -77,14 +78,6 @@ async function endedEarly(process: Process, output: ProgramOutput): Promise<Sand
   const how = signal === undefined ? `exit code ${code}` : signal;
   const text = `the kernel ended while it started (${how})${reason && `: ${reason}`}`;
   return new SandboxError("kernel_start_failed", text);
-}
-
-function parseJson(line: string): unknown {
-  try {
-    return JSON.parse(line);
-  } catch {
-    return undefined;
-  }
 }
 
 /** Reads the output of one of our programs: a report at its start, then text that clients do not see. */

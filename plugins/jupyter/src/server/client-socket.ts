@@ -59,11 +59,6 @@ export class ClientSocket {
     this.#ping();
   }
 
-  /** True while the queue exceeds its limit. */
-  get isBehind(): boolean {
-    return this.#waitingBytes > this.#settings.maxClientQueue;
-  }
-
   send(frame: SharedFrame): void {
     if (this.#isClosing) return;
     const { data, isBinary } = frame.encoded(this.framing);
@@ -85,7 +80,7 @@ export class ClientSocket {
    * progress, but only a short time for other clients'. A slower one is closed.
    */
   caughtUp(isOwnOutput: boolean): Promise<void> | undefined {
-    if (!this.isBehind || this.#isClosing) return undefined;
+    if (this.#waitingBytes <= this.#settings.maxClientQueue || this.#isClosing) return undefined;
     if (this.#drained === undefined) {
       this.#drained = Promise.withResolvers<void>();
       this.#isOwnOutput = isOwnOutput;
