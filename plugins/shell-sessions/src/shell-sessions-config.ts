@@ -17,6 +17,11 @@ export const shellSessionsConfig = z.strictObject({
   killGrace: duration("1s").describe(
     "Time that a command has to end after its time-out, and then its shell to be ready, before the shell is ended.",
   ),
+  processGrace: duration("5s").describe(
+    "Time that a process has to end after SIGTERM, and then after SIGKILL.",
+  ),
+  heartbeat: duration("15s").describe("Silence after which a stream of events gets a comment."),
+  maxBody: size("64MiB").describe("Largest request body."),
   maxOutput: size("64MiB").describe(
     "Output of one command in its answer, of each stream; the rest is dropped.",
   ),

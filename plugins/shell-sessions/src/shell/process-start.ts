@@ -1,3 +1,14 @@
+import { quoted } from "./quote.js";
+
+export interface ProcessCommand {
+  /** Text for bash, without NUL bytes. */
+  readonly command: string;
+  /** Names are those of variables of bash. */
+  readonly env?: Readonly<Record<string, string>> | undefined;
+  /** Absolute; the session's directory when absent. */
+  readonly cwd?: string | undefined;
+}
+
 /** Arguments and input of a bash that runs a command in the state of a session's snapshot. */
 export interface ProcessStart {
   readonly args: readonly string[];
@@ -5,19 +16,31 @@ export interface ProcessStart {
   readonly input: Buffer;
 }
 
-/** @param snapshot of `Session.snapshot`. @param command text for bash, without NUL bytes. */
-export function processStart(snapshot: Buffer, command: string): ProcessStart {
+/** @param snapshot of `Session.snapshot`. The bash is to be started in the sandbox's root directory. */
+export function processStart(snapshot: Buffer, { command, env = {}, cwd }: ProcessCommand): ProcessStart {
   const shown = command.slice(0, SHOWN_LENGTH);
+  const prelude = Object.entries(env).map(([name, value]) => `export ${name}=${quoted(value)}\n`);
+  if (cwd !== undefined) prelude.push(enter(cwd));
+  const fields = [snapshot, Buffer.from(prelude.join("")), Buffer.from(command)];
   return {
     args: ["--norc", "--noprofile", "-c", RUN, "bash", shown],
-    input: Buffer.concat([snapshot, NUL, Buffer.from(command), NUL]),
+    input: Buffer.concat(fields.flatMap((field) => [field, NUL])),
   };
 }
 
 /** Length of the beginning of a command that lists of commands show. */
 const SHOWN_LENGTH = 1024;
 const NUL = Buffer.alloc(1);
-/** Reads the state and the command, and evaluates one in the other. */
-const RUN =
-  "IFS= read -r -d '' __coppice_state; IFS= read -r -d '' __coppice_command; exec </dev/null; " +
-  'set --; eval "unset __coppice_state; $__coppice_state"; eval "unset __coppice_command; $__coppice_command"';
+// The root is the prefix of paths where sandboxes are directories of the host.
+const RUN = `__coppice_root=\${PWD%/}
+for __coppice_name in state prelude command; do IFS= read -r -d '' "__coppice_$__coppice_name"; done
+exec </dev/null
+set --
+eval "$__coppice_state" 2>/dev/null
+eval "$__coppice_prelude"
+eval "unset -v __coppice_root __coppice_name __coppice_state __coppice_prelude __coppice_command; $__coppice_command"`;
+
+function enter(cwd: string): string {
+  const text = quoted(`Failed to change directory to '${cwd}'`);
+  return `{ builtin cd -- "$__coppice_root"${quoted(cwd)} || builtin cd -- ${quoted(cwd)}; } 2>/dev/null || { printf '%s\\n' ${text} >&2; exit 1; }\n`;
+}

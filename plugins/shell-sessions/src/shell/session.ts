@@ -1,4 +1,4 @@
-import type { Buffer } from "node:buffer";
+import { ShellError } from "../shell-error.js";
 
 export interface ExecCommand {
   /** Text for bash, without NUL bytes. */
@@ -50,4 +50,22 @@ export interface SandboxSessions {
   ids(): readonly string[];
   /** Waits for the running command, and ends the shell. @returns false when there was none. */
   delete(id: string): Promise<boolean>;
+}
+
+const VARIABLE = /^[A-Za-z_][A-Za-z0-9_]*$/;
+
+/** @throws ShellError COMMAND_EXECUTION_ERROR, VALIDATION_FAILED */
+export function checkCommand({ command, cwd = "", env = {} }: ExecCommand): void {
+  for (const name of Object.keys(env)) {
+    if (VARIABLE.test(name)) continue;
+    throw new ShellError("COMMAND_EXECUTION_ERROR", `Invalid environment variable name: ${name}`);
+  }
+  for (const text of [command, cwd, ...Object.values(env)]) {
+    if (text.includes("\0")) {
+      throw new ShellError(
+        "VALIDATION_FAILED",
+        "commands, directories and variables cannot contain a NUL byte",
+      );
+    }
+  }
 }

@@ -1,4 +1,3 @@
-import { constants } from "node:os";
 import { posix } from "node:path";
 import { type Clock, type LiveSandbox, processEnvironment, SandboxError, Semaphore } from "@coppice/core";
 import type { Exit, Signal } from "@coppice/core/backend";
@@ -6,8 +5,15 @@ import type { Commands } from "@coppice/plugin-commands";
 import { ShellError } from "../shell-error.js";
 import type { ShellSessionsConfig } from "../shell-sessions-config.js";
 import { enterCommand } from "./driver.js";
+import { exitCodeOf } from "./exit-code.js";
 import { OutputCollector } from "./output-collector.js";
-import type { ExecCommand, ExecResult, OpenSession, Session } from "./session.js";
+import {
+  checkCommand,
+  type ExecCommand,
+  type ExecResult,
+  type OpenSession,
+  type Session,
+} from "./session.js";
 import { type RunEnd, Shell } from "./shell.js";
 import { TrackedProcess } from "./tracked-process.js";
 
@@ -20,7 +26,6 @@ export interface ShellSessionOptions {
   readonly open: OpenSession;
 }
 
-const VARIABLE = /^[A-Za-z_][A-Za-z0-9_]*$/;
 /** Length of the beginning of a command that lists of commands show. */
 const SHOWN_LENGTH = 1024;
 
@@ -188,24 +193,4 @@ function endedBy(end: RunEnd, killedBy: Signal | undefined): Exit {
   if (end.status !== undefined) return { code: end.status };
   if (end.state === undefined) return end.exit;
   return { signal: killedBy ?? "SIGTERM" };
-}
-
-/** As bash has it: 128 and the number of the signal. */
-function exitCodeOf({ code, signal }: Exit): number {
-  return code ?? 128 + constants.signals[signal];
-}
-
-function checkCommand({ command, cwd = "", env = {} }: ExecCommand): void {
-  for (const name of Object.keys(env)) {
-    if (VARIABLE.test(name)) continue;
-    throw new ShellError("COMMAND_EXECUTION_ERROR", `Invalid environment variable name: ${name}`);
-  }
-  for (const text of [command, cwd, ...Object.values(env)]) {
-    if (text.includes("\0")) {
-      throw new ShellError(
-        "VALIDATION_FAILED",
-        "commands, directories and variables cannot contain a NUL byte",
-      );
-    }
-  }
 }

@@ -1,0 +1,223 @@
+import { posix } from "node:path";
+import { type Clock, fulfilledWithin, type LiveSandbox, SandboxError } from "@coppice/core";
+import type {
+  Commands,
+  LoggedCommand,
+  LoggedPiece,
+  OutputPiece,
+  StartedCommand,
+} from "@coppice/plugin-commands";
+import { ShellError } from "../shell-error.js";
+import { exitCodeOf } from "../shell/exit-code.js";
+import { processStart } from "../shell/process-start.js";
+import { checkCommand, type ExecCommand, type Session } from "../shell/session.js";
+import { signalTree } from "../shell/signal-tree.js";
+import type { ShellSessionsConfig } from "../shell-sessions-config.js";
+import { newProcessId } from "./process-id.js";
+
+export type ProcessStatus = "running" | "completed" | "failed" | "killed" | "error";
+
+/** A process of a sandbox, also one that has ended or that another surface started. */
+export interface ShellProcess {
+  readonly id: string;
+  readonly pid: number;
+  readonly command: string;
+  readonly status: ProcessStatus;
+  readonly startedAtMs: number;
+  readonly endedAtMs: number | undefined;
+  readonly exitCode: number | undefined;
+}
+
+export interface ProcessLogs {
+  readonly stdout: Buffer;
+  readonly stderr: Buffer;
+  readonly truncated: boolean;
+}
+
+interface StartProcess extends ExecCommand {
+  readonly id?: string | undefined;
+}
+
+const PAGE_BYTES = 256 * 1024;
+const MAX_ID_LENGTH = 128;
+
+export interface SandboxProcessesOptions {
+  readonly sandbox: LiveSandbox;
+  readonly commands: Commands;
+  readonly clock: Clock;
+  readonly config: ShellSessionsConfig;
+}
+
+/**
+ * The processes of one sandbox: commands of the one table, named by their tag. They start in the state of a session, and
+ * outlive it.
+ */
+export class SandboxProcesses {
+  readonly #options: SandboxProcessesOptions;
+  /** Texts of commands, and those that are being started. A restart of the server forgets them. */
+  readonly #texts = new Map<string, string>();
+
+  constructor(options: SandboxProcessesOptions) {
+    this.#options = options;
+  }
+
+  /**
+   * @throws ShellError INVALID_COMMAND, VALIDATION_FAILED, RESOURCE_BUSY for the id of a running process, and those of a
+   * session.
+   */
+  async start(
+    session: Session,
+    { id = newProcessId(), cwd, ...command }: StartProcess,
+  ): Promise<StartedCommand> {
+    if (command.command.trim() === "")
+      throw new ShellError("INVALID_COMMAND", "Invalid command: it is empty");
+    if (id === "" || id.length > MAX_ID_LENGTH || id.includes("\0")) {
+      throw new ShellError("VALIDATION_FAILED", `A process id has 1 to ${MAX_ID_LENGTH} characters`);
+    }
+    checkCommand({ ...command, cwd });
+    const { sandbox, commands } = this.#options;
+    if (this.#running(id) !== undefined) throw busy(id);
+    const snapshot = await session.snapshot();
+    if (this.#running(id) !== undefined) throw busy(id);
+    const { args, input } = processStart(snapshot, {
+      ...command,
+      cwd: cwd === undefined ? undefined : posix.resolve(session.cwd, cwd),
+    });
+    this.#note(id, command.command);
+    const timeoutMs = command.timeoutMs;
+    const started = await commands.start(sandbox, { path: "bash", args, cwd: "/", tag: id, timeoutMs });
+    // Not awaited: a subscription is complete only in the turn in which the command was started.
+    void started
+      .write(input)
+      .then(() => started.closeInput())
+      .catch(ignoreGone);
+    return started;
+  }
+
+  async find(id: string): Promise<ShellProcess> {
+    return this.#describe(await this.#logged(id));
+  }
+
+  async list(): Promise<readonly ShellProcess[]> {
+    const { sandbox, commands } = this.#options;
+    const seen = new Set<string>();
+    const listed: ShellProcess[] = [];
+    for await (const command of commands.log(sandbox.record.id).list()) {
+      // Commands of sessions have no tag, nor have those of other surfaces that were given none.
+      if (command.tag === undefined || seen.has(command.tag)) continue;
+      seen.add(command.tag);
+      listed.push(this.#describe(command));
+    }
+    return listed.reverse();
+  }
+
+  /** Ends a process with all that descend from it: by SIGTERM, and by SIGKILL what is left after `processGrace`. */
+  async kill(id: string): Promise<void> {
+    const { sandbox, clock, config } = this.#options;
+    const { tag } = await this.#logged(id);
+    const running = tag === undefined ? undefined : this.#running(tag);
+    if (running === undefined) {
+      throw new ShellError("COMMAND_NOT_FOUND", `Process '${id}' has ended already`, { processId: id });
+    }
+    for (const signal of ["SIGTERM", "SIGKILL"] as const) {
+      await signalTree(sandbox.runtime, running.pid, signal, { includesRoot: false }).catch(ignoreGone);
+      await running.kill(signal, "group").catch(ignoreGone);
+      if (await fulfilledWithin(running.ended, { clock, timeoutMs: config.processGrace })) return;
+    }
+    throw new ShellError("PROCESS_ERROR", `Process '${id}' did not end`, { processId: id });
+  }
+
+  /** @returns how many were ended. */
+  async killAll(): Promise<number> {
+    const running = (await this.list()).filter(({ status }) => status === "running");
+    const results = await Promise.allSettled(running.map(({ id }) => this.kill(id)));
+    return results.filter(({ status }) => status === "fulfilled").length;
+  }
+
+  async logs(id: string): Promise<ProcessLogs> {
+    const { config } = this.#options;
+    const parts = { stdout: [] as Uint8Array[], stderr: [] as Uint8Array[] };
+    const room = { stdout: config.maxOutput, stderr: config.maxOutput };
+    let isTruncated = false;
+    for await (const { stream, data, offset } of this.#kept(await this.#logged(id))) {
+      const name = stream === "stderr" ? "stderr" : "stdout";
+      isTruncated ||=
+        data.length > room[name] || (offset > 0 && parts.stdout.length + parts.stderr.length === 0);
+      parts[name].push(data.subarray(0, room[name]));
+      room[name] -= Math.min(data.length, room[name]);
+      if (room.stdout + room.stderr === 0) break;
+    }
+    const { stdout, stderr } = parts;
+    return { stdout: Buffer.concat(stdout), stderr: Buffer.concat(stderr), truncated: isTruncated };
+  }
+
+  /** All output, from the first byte that is kept to the end of the process. */
+  async output(id: string, signal: AbortSignal): Promise<AsyncIterable<OutputPiece>> {
+    const logged = await this.#logged(id);
+    return this.#running(logged.tag ?? id)?.subscribe(signal, 0) ?? this.#kept(logged);
+  }
+
+  #running(tag: string): StartedCommand | undefined {
+    const { sandbox, commands } = this.#options;
+    return commands.list(sandbox).findLast(({ request }) => request.tag === tag);
+  }
+
+  async #logged(id: string): Promise<LoggedCommand> {
+    const { sandbox, commands } = this.#options;
+    const logs = commands.log(sandbox.record.id);
+    for (const selector of [{ tag: id }, { id }] as const) {
+      const found = await logs.find(selector).catch(ignoreGone);
+      if (found !== undefined) return found;
+    }
+    throw new ShellError("PROCESS_NOT_FOUND", `Process not found: ${id}`, { processId: id });
+  }
+
+  async *#kept({ id }: LoggedCommand): AsyncGenerator<LoggedPiece> {
+    const { sandbox, commands } = this.#options;
+    const logs = commands.log(sandbox.record.id);
+    for (let cursor = 0; ;) {
+      const { pieces, nextCursor } = await logs.page(id, { cursor, limitBytes: PAGE_BYTES });
+      yield* pieces;
+      if (nextCursor === cursor) return;
+      cursor = nextCursor;
+    }
+  }
+
+  #describe({ id, tag = id, pid, path, startedAtMs, phase, end }: LoggedCommand): ShellProcess {
+    const exitCode = end?.exit === undefined ? undefined : exitCodeOf(end.exit);
+    return {
+      id: tag,
+      pid,
+      command: this.#texts.get(tag) ?? path,
+      status: statusOf(phase, exitCode),
+      startedAtMs,
+      endedAtMs: end?.endedAtMs,
+      exitCode,
+    };
+  }
+
+  #note(id: string, text: string): void {
+    this.#texts.delete(id);
+    this.#texts.set(id, text.slice(0, MAX_TEXT_LENGTH));
+    const [oldest] = this.#texts.keys();
+    if (this.#texts.size > MAX_TEXTS && oldest !== undefined) this.#texts.delete(oldest);
+  }
+}
+
+const MAX_TEXTS = 1_000;
+const MAX_TEXT_LENGTH = 4_096;
+
+function statusOf(phase: LoggedCommand["phase"], exitCode: number | undefined): ProcessStatus {
+  if (phase === "running") return "running";
+  if (phase === "lost" || exitCode === undefined) return "error";
+  if (phase === "killed" || exitCode === 137 || exitCode === 143) return "killed";
+  return exitCode === 0 ? "completed" : "failed";
+}
+
+function busy(id: string): ShellError {
+  return new ShellError("RESOURCE_BUSY", `A process with the id '${id}' is running`, { processId: id });
+}
+
+function ignoreGone(error: unknown): undefined {
+  if (!(error instanceof SandboxError)) throw error;
+}
