@@ -11,13 +11,17 @@ export async function createWithWorkdir(
 ): Promise<LiveSandbox> {
   const sandbox = await sandboxes.create(wanted, signal);
   try {
-    await sandbox.runtime.files.makeDir(workdir).catch(ignoreExisting);
+    await makeWorkdir(sandbox, workdir);
     return sandbox;
   } catch (error) {
     await sandboxes.kill(sandbox.record.id).catch(() => undefined);
     const text = `${workdir} could not be made: ${messageOf(error)}`;
     throw new SandboxError("sandbox_setup_failed", text, { cause: error });
   }
+}
+
+export async function makeWorkdir({ runtime }: LiveSandbox, workdir: string): Promise<void> {
+  await runtime.files.makeDir(workdir).catch(ignoreExisting);
 }
 
 function ignoreExisting(error: unknown): void {

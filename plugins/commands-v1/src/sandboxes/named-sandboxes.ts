@@ -47,6 +47,11 @@ export class NamedSandboxes {
     return sandboxesOf(carrier, this.#options.sandboxes).get(this.#idOf(carrier, text));
   }
 
+  /** False for a sandbox that another interface made, and for one whose creation a killed server did not finish. */
+  knows({ record }: LiveSandbox): boolean {
+    return this.#options.store().find(record.id) !== undefined;
+  }
+
   /** What this plugin knows of a sandbox; of one that another interface made, what its record says. */
   describe({ record }: LiveSandbox): NamedSandbox {
     const { id, owner, onTimeout } = record;

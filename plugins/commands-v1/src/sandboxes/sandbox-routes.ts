@@ -14,7 +14,7 @@ import { z } from "zod";
 import type { CommandsV1Config } from "../commands-v1-config.js";
 import { stopSandbox } from "./change-state.js";
 import { autoStopMinutes, createBody, HOUR_MS, lifeOf, sandboxName, toCreateSandbox } from "./create-body.js";
-import { createWithWorkdir } from "./create-with-workdir.js";
+import { createWithWorkdir, makeWorkdir } from "./create-with-workdir.js";
 import type { NamedSandboxes } from "./named-sandboxes.js";
 import { sandboxBody } from "./sandbox-body.js";
 
@@ -66,19 +66,25 @@ export function mountSandboxes(
     const { autoStopMs, lifeMs } = lifeOf(body, config);
     const own = sandboxesOf(ctx, sandboxes);
     const wanted = toCreateSandbox(body);
+    const { workdir } = config;
+    const asked = {
+      owner: tenantOf(ctx),
+      name: body.name ?? undefined,
+      tier: body.tier ?? "ephemeral",
+      autoStopMs,
+      deadlineMs: clock.now() + lifeMs,
+      workdir,
+    } as const;
     const create: Sandboxes["create"] = (request, signal) =>
-      named.create(
-        {
-          owner: tenantOf(ctx),
-          name: body.name ?? undefined,
-          tier: body.tier ?? "ephemeral",
-          autoStopMs,
-          deadlineMs: clock.now() + lifeMs,
-          workdir: config.workdir,
-        },
-        () => createWithWorkdir(own, request, { workdir: config.workdir, signal }),
-      );
+      named.create(asked, () => createWithWorkdir(own, request, { workdir, signal }));
     const sandbox = await creations.create(ctx, { own: { ...own, create }, wanted, asked: body });
+    // A server that was killed may have made it, and no more.
+    if (!named.knows(sandbox)) {
+      await named.create(asked, async () => {
+        if (sandbox.record.state === "running") await makeWorkdir(sandbox, workdir);
+        return sandbox;
+      });
+    }
     ctx.status = 201;
     ctx.body = await bodyOf(sandbox);
   });

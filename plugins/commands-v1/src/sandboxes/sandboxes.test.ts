@@ -9,6 +9,7 @@ import { definePlugin, SCOPES } from "@coppice/core";
 import { fakeClock, memoryBackend, startTestServer, type TestServer } from "@coppice/core/testing";
 import commands from "@coppice/plugin-commands";
 import localProcess from "@coppice/plugin-local-process";
+import { CommandsV1Store } from "../commands-v1-store.js";
 import commandsV1 from "../index.js";
 
 const HOUR_MS = 3_600_000;
@@ -235,6 +236,20 @@ describe("/v1 sandboxes", { timeout: 120_000 }, () => {
     assert.equal(made[0]?.body.name, body.name);
     const other = await ask("POST", "", { ...body, name: unique() }, key);
     assert.deepEqual([other.status, other.body.code], [409, "idempotency_key_reused"]);
+  });
+
+  it("get their name when the server was killed before it was stored, and the request is repeated", async () => {
+    const key = { "idempotency-key": randomBytes(8).toString("hex") };
+    const body = { image: "base", name: unique(), auto_stop_minutes: 7 };
+    const { id } = await create(body, key);
+    const store = new CommandsV1Store(join(dataDir, "commands-v1"));
+    store.sandboxes.remove(id);
+    store.close();
+    const { body: again } = await ask("POST", "", body, key);
+    assert.deepEqual(
+      [again.id, again.name, again.auto_stop_minutes, again.workdir],
+      [id, body.name, 7, "/workspace"],
+    );
   });
 
   it("include those of other interfaces, which keep their own end", async () => {
