@@ -35,6 +35,8 @@ const char *in_table(const char *name) {
   return path;
 }
 
+bool has_one_pid_space(void) { return access(in_table("one-pid-space"), F_OK) == 0; }
+
 static bool read_jail(const char *folder, const char *file, struct jail *jail) {
   char path[2 * TEXT_BYTES];
   snprintf(path, sizeof path, "%s/%s/%s", table, folder, file);

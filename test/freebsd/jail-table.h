@@ -20,6 +20,8 @@ struct jail {
 void open_table(const char *program);
 /** A path in the directory of the table. */
 const char *in_table(const char *name);
+/** Whether jails have no PID namespaces, see jexec.c. */
+bool has_one_pid_space(void);
 /** By name or number. */
 bool find_jail(const char *which, struct jail *jail);
 bool write_jail(const struct jail *jail);

@@ -327,14 +327,14 @@ static _Noreturn void give_up(int say, const char *what) {
   _exit(1);
 }
 
-static _Noreturn void live(const struct jail *jail, int say) {
+static _Noreturn void live(const struct jail *jail, int say, bool has_own_pids) {
   setsid();
   if (mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0) give_up(say, "private mounts");
   if (mount(jail->path, jail->path, NULL, MS_BIND | MS_REC, NULL) < 0 || chdir(jail->path) < 0) give_up(say, jail->path);
   if (is_set("mount.procfs")) {
     if (mount("proc", "proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL) < 0) give_up(say, "mount.procfs");
     // Pids that jexec chooses for its commands are small: the pids chosen here begin at 20000, clear of them.
-    int last = open("proc/sys/kernel/ns_last_pid", O_WRONLY | O_CLOEXEC);
+    int last = has_own_pids ? open("proc/sys/kernel/ns_last_pid", O_WRONLY | O_CLOEXEC) : -1;
     if (last >= 0) (void)!write(last, "20000", 5), close(last);
     hide_kernel();
   }
@@ -388,9 +388,10 @@ static void create(bool is_quiet, bool wants_number) {
   int ends[2];
   char reason[256] = "";
   if (pipe2(ends, O_CLOEXEC) < 0) fail("%s", strerror(errno));
-  unsigned long flags = CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWNET;
+  bool has_own_pids = !has_one_pid_space();
+  unsigned long flags = CLONE_NEWNS | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWNET | (has_own_pids ? CLONE_NEWPID : 0);
   jail.init = (pid_t)syscall(SYS_clone, flags | SIGCHLD, NULL, NULL, NULL, NULL);
-  if (jail.init == 0) live(&jail, ends[1]);
+  if (jail.init == 0) live(&jail, ends[1], has_own_pids);
   close(ends[1]);
   ssize_t length = jail.init < 0 ? -1 : read(ends[0], reason, sizeof reason - 1);
   if (length != 0) {
@@ -414,11 +415,12 @@ static void create(bool is_quiet, bool wants_number) {
 
 // --- end of a jail
 
+/** By the namespace of mounts, of which each jail has one. */
 static bool is_in(const char *pid, const struct jail *jail) {
   char path[64], one[64] = "", other[64] = "";
-  snprintf(path, sizeof path, "/proc/%.20s/ns/pid", pid);
+  snprintf(path, sizeof path, "/proc/%.20s/ns/mnt", pid);
   if (readlink(path, one, sizeof one - 1) < 0) return false;
-  snprintf(path, sizeof path, "/proc/%d/ns/pid", (int)jail->init);
+  snprintf(path, sizeof path, "/proc/%d/ns/mnt", (int)jail->init);
   return readlink(path, other, sizeof other - 1) > 0 && strcmp(one, other) == 0;
 }
 
@@ -444,6 +446,8 @@ static bool end(const struct jail *jail) {
     for (; wait_ms > 0 && signal_all(jail, 0) > 0; wait_ms -= 10) usleep(10000);
   }
   bool is_used = signal_all(jail, SIGKILL) > 0;
+  // A child that was forked meanwhile: in a PID namespace it ends with the first process.
+  while (has_one_pid_space() && signal_all(jail, SIGKILL) > 0) usleep(1000);
   int process = (int)syscall(SYS_pidfd_open, jail->init, 0);
   kill(jail->init, SIGKILL);
   char shared[64];

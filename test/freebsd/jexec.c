@@ -3,12 +3,16 @@
 //
 //   jexec [-l] [-d DIRECTORY] [-u USER | -U USER] JAIL [COMMAND …]
 //
-// FreeBSD's jexec becomes the command. Linux lets nobody move into another namespace of processes: this one
-// has a child there, of the same number and in the same group of processes, and passes on what it is sent and
-// how the child ended. SIGSTOP alone stays with it.
+// FreeBSD has one space of process ids. jexec(8) becomes the command, which the host sees under the same id, and a
+// process inside sees and signals processes of its jail alone. Linux has no jail of that kind: a process that sees less
+// is in a PID namespace, which no process can enter itself, only its children. So there are two kinds of host here.
+// Where there is the file `one-pid-space`, jexec becomes the command in the host's PID space: parents, process groups,
+// reaping and signals are FreeBSD's, but inside every process of the host is seen, and root can signal it. Elsewhere a
+// jail has a PID namespace: jexec has a child there, of the same number and in the same group of processes, and passes
+// on what it is sent and how the child ended. SIGSTOP alone stays with it, and the ids of its descendants differ.
 //
-// Source: usr.sbin/jexec/jexec.c (main, get_user_info). Not here: the host's PID space, in which FreeBSD's jails have
-// their processes, login.conf(5) beyond the class `default`, MAC labels, cpusets.
+// Source: usr.sbin/jexec/jexec.c (main, get_user_info). Not here: both at once, login.conf(5) beyond the class
+// `default`, MAC labels, cpusets.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -112,16 +116,19 @@ static int accompany(const struct companion *companion, const sigset_t *all) {
   }
 }
 
-static void enter(const struct jail *jail) {
+/** The namespace of processes comes last: it counts for children alone. */
+static void enter(const struct jail *jail, bool has_own_pids) {
   static const char *const names[] = {"mnt", "uts", "ipc", "net", "pid"};
+  unsigned count = has_own_pids ? 5 : 4;
   int descriptors[5];
   char path[64];
-  for (unsigned index = 0; index < 5; index++) {
+  for (unsigned index = 0; index < count; index++) {
     snprintf(path, sizeof path, "/proc/%d/ns/%s", (int)jail->init, names[index]);
     descriptors[index] = open(path, O_RDONLY | O_CLOEXEC);
   }
-  for (unsigned index = 0; index < 5; index++) {
+  for (unsigned index = 0; index < count; index++) {
     if (descriptors[index] < 0 || setns(descriptors[index], 0) < 0) fail("jail_attach", strerror(errno));
+    close(descriptors[index]);
   }
 }
 
@@ -130,6 +137,43 @@ static pid_t fork_as(pid_t wanted) {
   struct clone_args arguments = {.exit_signal = SIGCHLD, .set_tid = (uint64_t)(uintptr_t)&wanted, .set_tid_size = 1};
   pid_t pid = (pid_t)syscall(SYS_clone3, &arguments, sizeof arguments);
   return pid < 0 && errno == EEXIST ? fork() : pid;
+}
+
+/** Returns in a child inside; this process accompanies it and ends as it does. */
+static void fork_into(const struct jail *jail) {
+  sigset_t all, before;
+  sigfillset(&all);
+  sigprocmask(SIG_SETMASK, &all, &before);
+  child = mmap(NULL, sizeof *child, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (child == MAP_FAILED) fail("mmap", strerror(errno));
+  struct companion companion = start_companion(witness);
+  start_companion(undertake);
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) < 0) fail("pipe", strerror(errno));
+  pid_t own = getpid();
+  enter(jail, true);
+  pid_t forked = fork_as(own);
+  if (forked < 0) fail("fork", strerror(errno));
+  if (forked > 0) {
+    *child = forked;
+    // The child waits for this byte: its signals can be passed on only once `*child` is set.
+    (void)!write(ends[1], "", 1);
+    syscall(SYS_close_range, 0u, INHERITED_DESCRIPTORS - 1u, 0u);
+    syscall(SYS_close_range, INHERITED_DESCRIPTORS + COMPANIONS + 0u, ~0u, 0u);
+    int status = accompany(&companion, &all);
+    if (WIFEXITED(status)) _exit(WEXITSTATUS(status));
+    struct rlimit none = {0, 0};
+    setrlimit(RLIMIT_CORE, &none);
+    signal(WTERMSIG(status), SIG_DFL);
+    sigprocmask(SIG_SETMASK, &before, NULL);
+    kill(getpid(), WTERMSIG(status));
+    pause();
+  }
+  char go;
+  close(ends[1]);
+  if (read(ends[0], &go, 1) != 1) _exit(1);
+  close(ends[0]);
+  sigprocmask(SIG_SETMASK, &before, NULL);
 }
 
 static void become(const struct passwd *user) {
@@ -197,43 +241,12 @@ int main(int count, char **words) {
     controllers[controller_count++] = fd;
   }
   if (limits != NULL) fclose(limits);
-  sigset_t all, before;
-  sigfillset(&all);
-  sigprocmask(SIG_SETMASK, &all, &before);
-  child = mmap(NULL, sizeof *child, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  if (child == MAP_FAILED) fail("mmap", strerror(errno));
-  struct companion companion = start_companion(witness);
-  start_companion(undertake);
-  int ends[2];
-  if (pipe2(ends, O_CLOEXEC) < 0) fail("pipe", strerror(errno));
-  pid_t own = getpid();
-  enter(&jail);
-  pid_t forked = fork_as(own);
-  if (forked < 0) fail("fork", strerror(errno));
-  if (forked > 0) {
-    *child = forked;
-    // The child waits for this byte: its signals can be passed on only once `*child` is set.
-    (void)!write(ends[1], "", 1);
-    syscall(SYS_close_range, 0u, INHERITED_DESCRIPTORS - 1u, 0u);
-    syscall(SYS_close_range, INHERITED_DESCRIPTORS + COMPANIONS + 0u, ~0u, 0u);
-    int status = accompany(&companion, &all);
-    if (WIFEXITED(status)) _exit(WEXITSTATUS(status));
-    struct rlimit none = {0, 0};
-    setrlimit(RLIMIT_CORE, &none);
-    signal(WTERMSIG(status), SIG_DFL);
-    sigprocmask(SIG_SETMASK, &before, NULL);
-    kill(getpid(), WTERMSIG(status));
-    pause();
-  }
-  char go;
-  close(ends[1]);
-  if (read(ends[0], &go, 1) != 1) _exit(1);
-  close(ends[0]);
+  if (has_one_pid_space()) enter(&jail, false);
+  else fork_into(&jail);
   for (int index = 0; index < controller_count; index++) {
     if (write(controllers[index], "0", 1) != 1) fail("rctl", strerror(errno));
     close(controllers[index]);
   }
-  sigprocmask(SIG_SETMASK, &before, NULL);
   if (chdir("/") < 0) fail("chdir", strerror(errno));
   if (jail_user != NULL && (user = getpwnam(jail_user)) == NULL) fail(jail_user, "no such user");
   bool has_user = user != NULL;

@@ -1,9 +1,14 @@
 #!/bin/sh
-# Makes a template that stands in for one with FreeBSD's base: `make-template.sh DATASET PYTHON-VERSION PYTHON-BASE`.
-# Its /usr is to be the host's, mounted by nullfs, and so are the packages of its Python; the accounts are what
-# the conformance suite and E2B's clients ask for.
+# Makes a template that stands in for one with FreeBSD's base: `make-template.sh DATASET PYTHON-VERSION PYTHON-BASE
+# USERLAND`. The packages of its Python are the host's, mounted by nullfs, and so are its programs. With the userland
+# `linux` that is all of /usr; the accounts are what the conformance suite and E2B's clients ask for. With `freebsd` the
+# host's /usr is to be mounted at /compat/usr, and a program is where FreeBSD's base system has it, or nowhere: no
+# /bin/bash, no setsid, chown in /usr/sbin, packages below /usr/local. `stat` has the options of FreeBSD's, `wc` its
+# blanks, accounts are in master.passwd and wheel, and login.conf is there.
+# Source: bin/Makefile, sbin/Makefile, usr.bin/Makefile, usr.sbin/Makefile, etc/master.passwd, etc/group, usr.bin/stat.
+# Not here: options that the host's programs have beyond FreeBSD's, beside those of `stat`; pwd.db.
 set -e
-dataset=$1 version=$2 base=$3
+dataset=$1 version=$2 base=$3 userland=$4
 zfs create "$dataset"
 root=$(zfs get -H -o value mountpoint "$dataset")
 cd "$root"
@@ -65,4 +70,5 @@ export PATH
 END
 ln -s "$base/bin/python$version" opt/python/bin/python3
 printf 'home = %s/bin\ninclude-system-site-packages = true\nversion = %s\n' "$base" "$version" > opt/python/pyvenv.cfg
+[ "$userland" != freebsd ] || . "$(dirname "$0")/freebsd-userland.sh"
 zfs snapshot "$dataset@base"

@@ -8,8 +8,8 @@ state=$(dirname "$0")/../state
 [ -f "$state/jails/$3" ] || { echo "pkill: Invalid jail ID or name \`$3'" >&2; exit 2; }
 read -r _ init _ < "$state/jails/$3"
 found=1
-# The first process of the namespace is what FreeBSD's jails do not have.
-for pid in $(find /proc/[0-9]*/ns/pid -lname "$(readlink "/proc/$init/ns/pid" | sed "s/[][]/\\\\&/g")" 2> /dev/null | cut -d / -f 3); do
+# The first process of the namespaces is what FreeBSD's jails do not have.
+for pid in $(find /proc/[0-9]*/ns/mnt -lname "$(readlink "/proc/$init/ns/mnt" | sed "s/[][]/\\\\&/g")" 2> /dev/null | cut -d / -f 3); do
   [ "$pid" = "$init" ] || { kill "$1" "$pid" 2> /dev/null && found=0; }
 done
 exit $found

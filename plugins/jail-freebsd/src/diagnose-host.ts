@@ -14,10 +14,13 @@ export async function diagnoseHost(
   { plugins }: Examination,
 ): Promise<readonly Finding[]> {
   const found = await backend.problems();
-  const problems = found.length > 0 ? found : await backend.trialProblems();
-  if (problems.length > 0) return problems.map((problem) => ({ severity: "fail", ...problem }));
+  const problems = (found.length > 0 ? found : await backend.trialProblems()).map(
+    (problem) => ({ severity: "fail", ...problem }) as const,
+  );
+  if (problems.some(({ severity }) => severity === "fail")) return problems;
   return [
     { severity: "ok", message: "the commands that make a sandbox work" },
+    ...problems,
     ...((await backend.enforcedLimits()) ?? []).map(describeLimit),
     await describeSight(backend),
     describeNetwork(settings),

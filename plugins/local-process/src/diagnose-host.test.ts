@@ -59,7 +59,7 @@ it("an interpreter without ipykernel, or none, is a failure with the reason and 
   assert.deepEqual(finding, {
     severity: "fail",
     message: `the code interpreter cannot use ${lacking}: ModuleNotFoundError: No module named 'ipykernel'`,
-    fix: "install ipykernel for it (Debian: apt-get install python3-ipykernel), or name another interpreter as local-process.python",
+    fix: "install ipykernel for it (Debian: apt-get install python3-ipykernel; FreeBSD: pkg install py311-ipykernel), or name another interpreter as local-process.python",
   });
   const [, missing] = await diagnoseHost({ agent, python: "no-such-python" }, withKernels);
   assert.equal(missing?.severity, "fail");

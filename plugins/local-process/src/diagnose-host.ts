@@ -36,7 +36,7 @@ function describeAgent(binary: string | undefined): Finding {
       "the agent has not been built: a Node process starts programs in its place, slower and without terminals",
     fix:
       process.env["COPPICE_AGENT"] === undefined
-        ? "install a C compiler (Debian: apt-get install gcc libc6-dev) and run `npm run setup`"
+        ? "install a C compiler (Debian: apt-get install gcc libc6-dev; FreeBSD has one in its base system) and run `npm run setup`"
         : "set COPPICE_AGENT to a program that can be run, or not at all",
   };
 }
@@ -48,7 +48,7 @@ async function describePython(agent: HostAgent, python: string, signal: AbortSig
     return {
       severity: "fail",
       message: `the code interpreter cannot use ${python}: ${messageOf(error)}`,
-      fix: "install ipykernel for it (Debian: apt-get install python3-ipykernel), or name another interpreter as local-process.python",
+      fix: "install ipykernel for it (Debian: apt-get install python3-ipykernel; FreeBSD: pkg install py311-ipykernel), or name another interpreter as local-process.python",
     };
   }
 }

@@ -200,8 +200,42 @@ describe("coppice doctor, with jail-freebsd", () => {
         assert.deepEqual(await problemsWith(), [], `after ${program} ${words}`);
         assert.deepEqual(await host.leaks(), []);
       }
+      for (const words of ["clone *", "destroy */doctor-trial"]) {
+        const path = join(broken, "zfs");
+        const script = `case "$*" in ${words.replaceAll(" ", "\\ ")}) echo "not here" >&2; exit 3;; esac`;
+        await writeFile(path, `#!/bin/sh\n${script}\nexec ${programs.zfs} "$@"\n`, { mode: 0o755 });
+        const problems = await problemsWith({ programs: { ...programs, zfs: path } });
+        assert.ok(problems.some(({ message }) => /^zfs (clone|destroy) .*not here$/.test(message)));
+        assert.deepEqual(await problemsWith(), [], `after zfs ${words}`);
+        assert.deepEqual(await host.leaks(), []);
+      }
       const alias = { ...host.settings.network, kind: "alias" as const };
       assert.deepEqual(await problemsWith({ network: alias }), []);
+      assert.deepEqual(await host.leaks(), []);
+    },
+  );
+
+  it(
+    "warns of a template without the shell of E2B's SDKs",
+    { skip: reasonWithoutFreebsdHost() ?? false },
+    async () => {
+      await using host = await openFreebsdHost({ userland: "freebsd" });
+      const path = join(host.directory, "config.yaml");
+      const plugins = { "jail-freebsd": host.configuration };
+      await writeFile(path, JSON.stringify({ listeners, dataDir: join(host.directory, "data"), plugins }));
+      const lines = await linesOf("doctor", path);
+      assert.ok(
+        lines.some((line) =>
+          /^warn {2}jail-freebsd: jexec coppice-doctor \/bin\/bash -l -c true: .* -> packages: \[bash\]/.test(
+            line,
+          ),
+        ),
+        lines.join("\n"),
+      );
+      assert.ok(
+        lines.includes("ok    jail-freebsd: the commands that make a sandbox work"),
+        lines.join("\n"),
+      );
       assert.deepEqual(await host.leaks(), []);
     },
   );

@@ -102,6 +102,14 @@ describe("set-up on FreeBSD, as far as another system shows it", { timeout: TIME
     }).catch((error: Error & { readonly stdout: string }) => assert.fail(error.stdout));
     const [, passed = ""] = /^# pass (\d+)$/m.exec(stdout) ?? [];
     assert.ok(Number(passed) >= 40, stdout);
+    // What stands in for the agent where there is no compiler. Descriptors are counted by FreeBSD's procstat(1).
+    const names = ["--test-name-pattern=of the Node process", "--test-skip-pattern=leave no descriptor"];
+    const node = await run(
+      process.execPath,
+      ["--test", "--test-reporter=tap", ...names, "agent/dist/processes.test.js"],
+      { cwd: ROOT, env: { ...environment, NODE_OPTIONS: `--import ${preload}` } },
+    ).catch((error: Error & { readonly stdout: string }) => assert.fail(error.stdout));
+    assert.match(node.stdout, /^# pass (1[5-9]|[2-9]\d)$/m);
   });
 
   it("says which tools FreeBSD does not have", async () => {

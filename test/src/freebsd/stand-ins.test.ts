@@ -319,6 +319,42 @@ describe("the stand-ins for the programs of FreeBSD", { skip }, () => {
     await assert.rejects(host.run(pw, "-R", other, "usershow", "bob"), /pw: no such user `bob'/);
   });
 
+  it("have one PID space where they are asked to: same ids, parents and groups inside and outside", async () => {
+    await using one = await openFreebsdHost({ hasOnePidSpace: true, userland: "freebsd" });
+    const backend = one.backend();
+    const spec = { id: "one", template: "base", limits: {}, allowInternetAccess: false };
+    const sandbox = await backend.provision(spec, new AbortController().signal);
+    const script = "sleep 4242 & echo $$ $! $PPID; wait; wait";
+    const env = { PATH: "/bin:/usr/bin" };
+    const started = await sandbox.spawn({ path: "/bin/sh", args: ["-c", script], env, input: "none" });
+    const output = started.output[Symbol.asyncIterator]();
+    const said = Buffer.from((await output.next()).value?.data ?? []).toString();
+    const [own = "", child = "", parent = ""] = said.trim().split(" ");
+    assert.equal(Number(own), started.pid);
+    const shown = async (pid: string) =>
+      (await one.run("/bin/ps", "-o", "ppid=,pgid=,args=", "-p", pid)).trim().split(/\s+/);
+    assert.deepEqual((await shown(own)).slice(0, 2), [parent, own]);
+    assert.deepEqual(await shown(child), [own, own, "sleep", "4242"]);
+    assert.match((await shown(parent)).join(" "), /coppice-agent listen 3 \S*jexec e2b-one/);
+    const { jail, pkill, ps } = one.settings.programs;
+    const states = async () => (await one.run(ps, "-J", "e2b-one", "-o", "state=")).trim().split("\n");
+    // The agent inside, the shell and its child.
+    assert.equal((await states()).length, 3);
+    await sandbox.pausing?.pause();
+    assert.deepEqual(await states(), ["TJ", "TJ", "TJ"]);
+    await sandbox.pausing?.resume();
+    // An orphan has the nearest reaper for its parent, which is the agent that started its parent.
+    await one.run("/bin/kill", "-KILL", own);
+    assert.deepEqual(await started.exit, { signal: "SIGKILL" });
+    assert.equal((await shown(child))[0], parent);
+    await one.run(pkill, "-KILL", "-j", "e2b-one");
+    assert.equal(await sandbox.lost, "backend lost");
+    await sandbox.destroy();
+    await assert.rejects(one.run(jail, "-q", "-r", "e2b-one"), /ended with 1/);
+    assert.deepEqual(await one.leaks(), []);
+    await backend.close();
+  });
+
   it("say in their heads which manual and which source they follow, and what they leave out", async () => {
     for (const name of await readdir(FREEBSD_SOURCES)) {
       const text = await readFile(join(FREEBSD_SOURCES, name), "utf8");

@@ -36,7 +36,7 @@ const LONGEST_BUSY_PAUSE_MS = 200;
 /** Error messages of zfs(8) for a dataset in use; they differ between releases. */
 const BUSY = /dataset is busy|umount failed|cannot unmount|Device busy/i;
 const MISSING = /dataset does not exist|could not find any snapshots/;
-const OURS = /^(e2b|volume)-[a-z0-9]+$/;
+const OURS = /^(e2b|volume|doctor)-[a-z0-9]+$/;
 const NEEDED = /has dependent clones|has children|has snapshots/;
 
 /**

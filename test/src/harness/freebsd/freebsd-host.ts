@@ -125,6 +125,13 @@ export interface FreebsdHostOptions {
   readonly networkKind?: "vnet" | "alias" | undefined;
   /** Release whose pfctl(8) the host has; 15 when absent. */
   readonly release?: 14 | 15;
+  /**
+   * True for jails whose processes have the same ids, parents and groups for the host, as FreeBSD's have. Nothing keeps
+   * them from others: not for hostile guests.
+   */
+  readonly hasOnePidSpace?: boolean;
+  /** Where the templates have their programs, which are the host's: as here, or as FreeBSD's base. `linux` when absent. */
+  readonly userland?: "linux" | "freebsd";
 }
 
 /**
@@ -132,9 +139,11 @@ export interface FreebsdHostOptions {
  * processes in one end with it.
  */
 export async function openFreebsdHost({
+  hasOnePidSpace = false,
   isConnected = false,
   networkKind = "vnet",
   release = 15,
+  userland = "linux",
 }: FreebsdHostOptions = {}): Promise<FreebsdHost> {
   const agent = agentBinary() ?? "";
   const directory = await mkdtemp(join(tmpdir(), "cf-"));
@@ -158,16 +167,23 @@ exec /usr/bin/nsenter --mount=$pid/mnt --net=$pid/net --pid=$pid/pid_for_childre
   try {
     await runInside(join(FREEBSD_SOURCES, "set-up-host.sh"), directory, POOL);
     await writeFile(join(directory, "state", "pfctl-release"), String(release));
+    if (hasOnePidSpace) await writeFile(join(directory, "state", "one-pid-space"), "");
     if (isConnected) await runInside(join(FREEBSD_SOURCES, "set-up-network.sh"), String(OUTSIDE.port));
     const { version, base } = python;
-    await runInside(join(FREEBSD_SOURCES, "make-template.sh"), `${POOL}/jails/_template`, version, base);
+    await runInside(
+      join(FREEBSD_SOURCES, "make-template.sh"),
+      `${POOL}/jails/_template`,
+      version,
+      base,
+      userland,
+    );
   } catch (error) {
     await host.close();
     await rm(directory, { recursive: true });
     throw error;
   }
   const mounts = [
-    { source: "/usr", target: "/usr" },
+    { source: "/usr", target: userland === "linux" ? "/usr" : "/compat/usr" },
     { source: dirname(agent), target: AGENT_INSIDE },
     ...python.mounts,
   ];
@@ -214,7 +230,7 @@ exec /usr/bin/nsenter --mount=$pid/mnt --net=$pid/net --pid=$pid/pid_for_childre
       const processes = await runInside("/usr/bin/ps", "-e", "-o", "args=");
       return [
         ...lines(datasets)
-          .filter((name) => /\/(e2b|volume)-/.test(name))
+          .filter((name) => /\/(e2b|volume|doctor)-/.test(name))
           .map((name) => `dataset ${name}`),
         ...lines(jails).map((name) => `jail ${name}`),
         ...lines(rules).map((rule) => `rule ${rule}`),

@@ -4,6 +4,7 @@ import type { ErrorCode } from "../../../kernel/reasons.js";
 import type { FileInfo } from "../../../sandbox/contract/files.js";
 import { CaseSkipped, type ConformanceCase } from "../kit/conformance-case.js";
 import { type Canary, chunked, type ConformanceContext } from "../kit/conformance-context.js";
+import { FACTS } from "../kit/facts.js";
 import { attackByLinkSwaps } from "../kit/link-swap-attack.js";
 
 const MEBIBYTE = 2 ** 20;
@@ -38,7 +39,7 @@ export const fileCases: readonly ConformanceCase[] = [
     async run(context) {
       const { files } = context.sandbox;
       if (files.change === undefined) throw new CaseSkipped("its backend changes neither modes nor owners");
-      const tell = "stat -L -c '%a %u %g' /dev/null pipe";
+      const tell = `${FACTS}; facts /dev/null pipe`;
       await context.succeed("mkfifo -m 640 pipe; ln -s /dev/null null");
       for (const descriptor of [0, 1, 2, 3])
         await context.succeed(`ln -s /proc/self/fd/${descriptor} fd${descriptor}`);

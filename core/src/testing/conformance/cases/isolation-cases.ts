@@ -238,15 +238,16 @@ export const isolationCases: readonly ConformanceCase[] = [
       const name = `coppice-${randomBytes(6).toString("hex")}`;
       const other = await context.provision();
       const script =
-        "import socket, sys, time; a = socket.socket(socket.AF_UNIX); a.bind('\\0' + sys.argv[1]); a.listen(); s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1], flush=True); time.sleep(300)";
+        "import socket, sys, time; a = socket.socket(socket.AF_UNIX); sys.platform == 'linux' and (a.bind('\\0' + sys.argv[1]), a.listen()); s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1], sys.platform, flush=True); time.sleep(300)";
       const reader = new OutputReader(
         await context.startProgram("python3", ["-c", script, name], { in: other }),
       );
-      const [port] = await reader.sees(/^\d+(?=\n)/);
+      const [, port, system] = await reader.sees(/^(\d+) (\w+)(?=\n)/);
+      // Abstract sockets are Linux's.
+      const own = [...(system === "linux" ? [`@${name}`] : []), `127.0.0.1 ${port}`];
       await using host = await listenOnHost(name);
-      const targets = [`@${name}`, `127.0.0.1 ${port}`, `@${host.name}`, ...host.addresses];
-      const inside = await connect(context, other, [`@${name}`, `127.0.0.1 ${port}`]);
-      assert.deepEqual(inside, [`@${name}`, `127.0.0.1 ${port}`], "the other sandbox's own do not answer");
+      const targets = [...own, `@${host.name}`, ...host.addresses];
+      assert.deepEqual(await connect(context, other, own), own, "the other sandbox's own do not answer");
       assert.deepEqual(await connect(context, context.sandbox, targets), []);
       assert.equal(host.connections(), 0, "the sandbox reached a server of the host");
       const seen = await context.succeed("cat /proc/net/unix 2> /dev/null || true");
@@ -260,9 +261,10 @@ export const isolationCases: readonly ConformanceCase[] = [
     async run(context) {
       const key = String(randomBytes(3).readUIntBE(0, 3) + 1);
       const other = await context.provision();
-      const script = 'echo x > "/dev/shm/$1"; ls "/dev/shm/$1"';
+      // FreeBSD's devfs has no such directory.
+      const script = '[ ! -d /dev/shm ] || { echo x > "/dev/shm/$1"; ls "/dev/shm/$1"; }';
       await context.succeed(script, { in: other, args: [key] });
-      const names = await context.succeed("ls /dev/shm");
+      const names = await context.succeed("ls /dev/shm 2> /dev/null || true");
       assert.ok(!names.includes(key), "a file in /dev/shm of another sandbox is visible");
       const shared = async (sandbox: Sandbox, what: string): Promise<string> => {
         const started = await context.startProgram("python3", ["-c", SHARED_MEMORY, what, key], {
@@ -270,8 +272,9 @@ export const isolationCases: readonly ConformanceCase[] = [
         });
         return (await context.finish(started)).stdout.toString().trim();
       };
-      assert.equal(await shared(other, "make"), "True");
-      assert.equal(await shared(other, "find"), "True");
+      // A backend may also refuse it altogether.
+      const isMade = await shared(other, "make");
+      assert.equal(await shared(other, "find"), isMade);
       assert.equal(await shared(context.sandbox, "find"), "False");
     },
   },
@@ -281,8 +284,9 @@ export const isolationCases: readonly ConformanceCase[] = [
     needs: ["isolation", python],
     async run(context) {
       const sandbox = await context.provision({ allowInternetAccess: false });
-      const interfaces = await context.succeed("tail -n +3 /proc/net/dev | cut -d : -f 1", { in: sandbox });
-      for (const each of interfaces.trim().split(/\s+/)) assert.match(each, /^lo\d*$/);
+      const ask = ["-c", "import socket; print(*(name for _, name in socket.if_nameindex()))"];
+      const interfaces = await context.finish(await context.startProgram("python3", ask, { in: sandbox }));
+      for (const each of interfaces.stdout.toString().trim().split(/\s+/)) assert.match(each, /^lo\d*$/);
       for (const user of [context.user.name, "root"]) {
         const started = await context.startProgram("python3", ["-c", ROUTES], { in: sandbox, user });
         const { exit, stdout } = await context.finish(started);

@@ -33,7 +33,7 @@ take = {
     "keys": lambda: libc.syscall({"x86_64": 248}.get(os.uname().machine, 217), b"user", name(), b"x", 1, -1),
 }[sys.argv[1]]
 count = 0
-while count < int(sys.argv[2]) and take() >= 0:
+while sys.platform == "linux" and count < int(sys.argv[2]) and take() >= 0:
     count += 1
 print(count, flush=True)
 time.sleep(int(sys.argv[3]))
@@ -57,7 +57,7 @@ export const kernelCountCases: readonly ConformanceCase[] = COUNTED.map((what) =
     const full = await context.provision();
     await requireApart(context, full);
     const count = await takeAll(context, full, what);
-    // A backend may also refuse them altogether.
+    // A backend may also refuse them altogether, and other systems do not have them.
     if (count === 0) return;
     for (const user of ["root", context.user.name]) {
       assert.equal(await take(context, what, user), "2", `${user} of another sandbox lacks ${what}`);

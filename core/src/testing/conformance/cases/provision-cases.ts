@@ -69,7 +69,9 @@ export const provisionCases: readonly ConformanceCase[] = [
     group: "provision",
     async run(context) {
       const script = `
-        setsid sh -c 'echo $$ > escaped; exec sleep 300' > /dev/null 2>&1 &
+        # FreeBSD has no setsid(1): its daemon(8) makes a session.
+        escape=setsid; command -v setsid > /dev/null || escape=/usr/sbin/daemon
+        $escape sh -c 'echo $$ > escaped; exec sleep 300' > /dev/null 2>&1 &
         sh -c 'sleep 300 > /dev/null 2>&1 & echo $! > orphaned'
         trap '' TERM HUP INT
         sleep 300 & wait`;

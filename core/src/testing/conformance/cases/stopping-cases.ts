@@ -4,6 +4,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import type { ErrorCode } from "../../../kernel/reasons.js";
 import type { Sandbox } from "../../../sandbox/contract/backend.js";
 import type { ConformanceCase } from "../kit/conformance-case.js";
+import { FACTS } from "../kit/facts.js";
 
 const REFUSALS: readonly ErrorCode[] = ["unavailable", "not_found", "failed_precondition"];
 
@@ -26,7 +27,7 @@ export const stoppingCases: readonly ConformanceCase[] = [
       assert.ok(stats.diskTotalBytes > 0, "a stopped sandbox tells no size of its disk");
       await context.startAnew(sandbox);
       assert.equal(
-        await context.succeed("stat -c %a file; cat deep/link; test ! -e .profile"),
+        await context.succeed(`${FACTS}; facts file | cut -d ' ' -f 1; cat deep/link; test ! -e .profile`),
         "640\nkept\n",
       );
       assert.equal((await context.read(context.home("file"))).toString(), "kept\n");

@@ -58,7 +58,8 @@ export const terminalCases: readonly ConformanceCase[] = [
     needs: ["terminals"],
     async run(context) {
       const script =
-        "exec > /dev/null 2>&1; echo direct > /dev/tty; cut -d ' ' -f 6 /proc/$$/stat > /dev/tty";
+        "exec > /dev/null 2>&1; echo direct > /dev/tty; " +
+        "{ cut -d ' ' -f 6 /proc/$$/stat || ps -o sid= -p $$ | tr -d ' '; } > /dev/tty";
       const { reader, process } = await open(context, script);
       assert.equal((await reader.end()).toString(), `direct\r\n${process.pid}\r\n`);
     },

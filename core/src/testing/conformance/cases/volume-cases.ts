@@ -3,6 +3,7 @@ import { randomBytes } from "node:crypto";
 import type { ErrorCode } from "../../../kernel/reasons.js";
 import type { Mount, SandboxSpec, VolumeId } from "../../../sandbox/contract/backend.js";
 import type { ConformanceCase } from "../kit/conformance-case.js";
+import { FACTS } from "../kit/facts.js";
 
 const REFUSALS: readonly ErrorCode[] = ["not_found", "invalid_argument", "failed_precondition"];
 
@@ -18,7 +19,10 @@ export const volumeCases: readonly ConformanceCase[] = [
         await context.provision(having(volume, "/data")),
         await context.provision(having(volume, "/deep/in/side")),
       ];
-      assert.equal(await context.succeed("stat -c '%U %a' /data; ls -A /data", { in: one }), "user 755\n");
+      assert.equal(
+        await context.succeed(`${FACTS}; facts /data | cut -d ' ' -f 1,4; ls -A /data`, { in: one }),
+        "755 user\n",
+      );
       await context.succeed("mkdir /data/d && echo one > /data/d/file", { in: one });
       assert.equal(await context.succeed("cat /deep/in/side/d/file", { in: other }), "one\n");
       await context.succeed("echo other >> /deep/in/side/d/file", { in: other });
@@ -43,7 +47,10 @@ export const volumeCases: readonly ConformanceCase[] = [
       const usage = await context.backend.volumes?.usage(volume);
       assert.ok(usage !== undefined && usage >= 1_048_576, `it says that it holds ${usage} bytes`);
       const second = await context.provision(having(volume, "/home/user/kept"));
-      assert.equal(await context.succeed("stat -c %s kept/big", { in: second }), "1048576\n");
+      assert.equal(
+        await context.succeed(`${FACTS}; facts kept/big | cut -d ' ' -f 6`, { in: second }),
+        "1048576\n",
+      );
     },
   },
   {

@@ -233,10 +233,10 @@ export class ConformanceContext {
 
   /** True when a process is alive, as other processes of the sandbox see it. A zombie is not. */
   async isAlive(pid: number | string, sandbox: Sandbox = this.sandbox): Promise<boolean> {
-    const { exit } = await this.shell('kill -0 "$1" && ! grep -q "^State:.Z" "/proc/$1/status"', {
-      args: [String(pid)],
-      in: sandbox,
-    });
+    // Linux has the state in a file, and FreeBSD's base system has ps(1).
+    const script = `kill -0 "$1" && ! grep -q "^State:.Z" "/proc/$1/status" 2> /dev/null &&
+      case "$(ps -o state= -p "$1" 2> /dev/null)" in Z*) false ;; esac`;
+    const { exit } = await this.shell(script, { args: [String(pid)], in: sandbox });
     return exit.code === 0;
   }
 
