@@ -7,7 +7,7 @@ import type {
   OutputPiece,
   StartedCommand,
 } from "@coppice/plugin-commands";
-import { ShellError } from "../shell-error.js";
+import { ShellError } from "../shell/shell-error.js";
 import { exitCodeOf } from "../shell/exit-code.js";
 import { processStart } from "../shell/process-start.js";
 import { checkCommand, type ExecCommand, type Session } from "../shell/session.js";

@@ -1,4 +1,4 @@
-import { ShellError } from "../shell-error.js";
+import { ShellError } from "./shell-error.js";
 
 export interface ExecCommand {
   /** Text for bash, without NUL bytes. */

@@ -2,7 +2,7 @@ import { posix } from "node:path";
 import { type Clock, type LiveSandbox, processEnvironment, SandboxError, Semaphore } from "@coppice/core";
 import type { Exit, Signal } from "@coppice/core/backend";
 import type { Commands } from "@coppice/plugin-commands";
-import { ShellError } from "../shell-error.js";
+import { ShellError } from "./shell-error.js";
 import type { ShellSessionsConfig } from "../shell-sessions-config.js";
 import { enterCommand } from "./driver.js";
 import { exitCodeOf } from "./exit-code.js";

@@ -5,7 +5,7 @@ import { Clock, definePlugin, type LiveSandbox } from "@coppice/core";
 import { startTestServer, type TestServer } from "@coppice/core/testing";
 import commandsPlugin, { Commands } from "@coppice/plugin-commands";
 import localProcess from "@coppice/plugin-local-process";
-import { ShellError } from "../shell-error.js";
+import { ShellError } from "./shell-error.js";
 import { shellSessionsConfig } from "../shell-sessions-config.js";
 import type { SandboxSessions } from "./session.js";
 import { ShellSessions } from "./shell-sessions.js";

@@ -1,6 +1,6 @@
 import type { Clock, LiveSandbox } from "@coppice/core";
 import type { Commands } from "@coppice/plugin-commands";
-import { ShellError } from "../shell-error.js";
+import { ShellError } from "./shell-error.js";
 import type { ShellSessionsConfig } from "../shell-sessions-config.js";
 import type { OpenSession, SandboxSessions, Session } from "./session.js";
 import { SHELL_LABEL } from "./shell.js";
