@@ -32,6 +32,7 @@ const STATUSES: Readonly<Partial<Record<string, number>>> = {
   file_changed: 412,
   range_not_satisfiable: 416,
   method_not_allowed: 405,
+  upgrade_required: 426,
 };
 
 function of<const R extends string>(
@@ -230,6 +231,7 @@ export const REASONS = {
     watching_unsupported: "The backend cannot watch directories. | List them.",
     freezer_missing: "The host cannot freeze processes. | `coppice doctor`.",
     method_not_allowed: "The path takes other methods. | See `Allow`.",
+    upgrade_required: "The path is a WebSocket. | Ask for an upgrade, and let proxies pass it on.",
   }),
   ...of("internal", {
     internal_error: "A bug in Coppice, or an unforeseen failure of the host. | Read the log; report it.",

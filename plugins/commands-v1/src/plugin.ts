@@ -56,7 +56,7 @@ export const plugin = definePlugin({
     plugin.onStart(() => keeper.start());
     plugin.onStop(() => keeper.stop());
 
-    const router = plugin.http("api", { errors: errorBody });
+    const router = plugin.http("api", { errors: errorBody, below: config.basePath });
     const growth = new Growth();
     router.get(`${config.basePath}/auth/whoami`, (ctx) => {
       const { principal } = requestOf(ctx);

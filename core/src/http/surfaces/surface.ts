@@ -45,6 +45,11 @@ export type ErrorBody = (error: HttpError, request: SurfaceRequest) => Readonly<
 export interface RouterOptions {
   /** `e2b` for routes of E2B's interface: the bodies of their errors have no `reason`, as E2B's have none. */
   readonly errors?: "e2b" | ErrorBody;
+  /**
+   * Path of which the contract of `errors` has everything: also refused WebSockets and paths without a route below it have
+   * that body.
+   */
+  readonly below?: string;
 }
 
 interface Served {
@@ -235,7 +240,15 @@ export class Surface {
     }
     koa.use((ctx) => {
       const allowed = this.#methodsAt(ctx.path);
-      if (allowed.length === 0) return;
+      if (allowed.length === 0) {
+        if (ctx.method !== "GET" || !this.#upgrades.some(({ path }) => matches(path, ctx.path))) return;
+        // A proxy in front of the server may have removed the headers.
+        ctx.set({ connection: "upgrade", upgrade: "websocket" });
+        throw new SandboxError(
+          "upgrade_required",
+          `${ctx.path} is a WebSocket: a proxy has to pass the upgrade on`,
+        );
+      }
       ctx.set("allow", allowed.join(", "));
       throw new SandboxError("method_not_allowed", `${ctx.method} is not served at ${ctx.path}`);
     });
@@ -335,7 +348,10 @@ export class Surface {
       url: { pathname },
     } = request;
     const router = this.#routers.find(
-      ({ value, errors }) => errors !== "e2b" && value.match(pathname, method).route,
+      ({ value, errors, below }) =>
+        errors !== "e2b" &&
+        (value.match(pathname, method).route ||
+          (below !== undefined && `${pathname}/`.startsWith(`${below}/`))),
     );
     if (typeof router?.errors === "function") return withBody(answer, router.errors(answer, request));
     // Where there is no route, the body has no reason, as E2B's.
