@@ -169,7 +169,7 @@ export class AgentProcess implements Process, Channel {
     for (const answer of this.#signals.splice(0)) answer.reject(reason);
     // A dead agent takes its processes along; one that was closed still has them.
     if (gone !== undefined) void gone.then(() => this.#end({ signal: "SIGKILL" }));
-    else if (reason.code !== "canceled") this.#end({ signal: "SIGKILL" });
+    else if (reason.code !== "canceled") this.#end({ signal: "SIGKILL", isAssumed: true });
   }
 
   #receiveOutput(isError: boolean, data: Buffer): void {

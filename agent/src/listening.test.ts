@@ -265,7 +265,7 @@ describe("an agent that listens", { skip: withoutBinary }, () => {
     const { value } = await started.output[Symbol.asyncIterator]().next();
     const escaped = Number(Buffer.from(value?.data ?? []).toString());
     await connection.end();
-    assert.deepEqual(await started.exit, { signal: "SIGKILL" });
+    assert.deepEqual(await started.exit, { signal: "SIGKILL", isAssumed: true });
     await eventually("nothing of it runs", () => !isRunning(escaped) && !isRunning(started.pid));
   });
 });

@@ -54,7 +54,13 @@ export interface Output {
 /** End of a process: by itself, or by a signal. */
 export type Exit =
   | { readonly code: number; readonly signal?: undefined }
-  | { readonly signal: Signal; readonly code?: undefined; readonly coreDumped?: boolean };
+  | {
+      readonly signal: Signal;
+      readonly code?: undefined;
+      readonly coreDumped?: boolean;
+      /** Nobody saw it: the sandbox's agent, or its first process, ended first and took the process along. */
+      readonly isAssumed?: boolean;
+    };
 
 /** A running (or ended) process of a sandbox. */
 export interface Process {

@@ -194,15 +194,21 @@ export class SandboxCommand implements StartedCommand {
     return this.#exit?.signal !== undefined && this.#requestedSignals.has(this.#exit.signal);
   }
 
+  /** undefined when the sandbox ended under the process: the sandbox itself tells of that a moment later. */
+  #knownExit(): Exit | undefined {
+    return this.#exit?.signal !== undefined && this.#exit.isAssumed === true ? undefined : this.#exit;
+  }
+
   #outcome(): CommandOutcome {
-    if (this.#exit === undefined || this.#isFatalSignalDelivered || this.#isEndedByRequest()) return "killed";
-    return this.#exit.code === 0 ? "ok" : "error";
+    const exit = this.#knownExit();
+    if (exit === undefined || this.#isFatalSignalDelivered || this.#isEndedByRequest()) return "killed";
+    return exit.code === 0 ? "ok" : "error";
   }
 
   #finish(): void {
     if (this.end !== undefined) return;
     for (const cancel of this.#cancelTimers) cancel();
-    this.end = { exit: this.#exit, outcome: this.#outcome(), endedAtMs: this.#options.clock.now() };
+    this.end = { exit: this.#knownExit(), outcome: this.#outcome(), endedAtMs: this.#options.clock.now() };
     this.request = { ...this.request, environment: undefined };
     const { recording } = this.#options;
     if (recording === undefined) this.#process.keeping?.forget();

@@ -49,7 +49,10 @@ async function endsForEverybody({ server, lose }: Scene): Promise<void> {
   await lose(sandboxId);
 
   // The client may hear of the command's end first, or of the sandbox's.
-  assert.match(await told, /signal: (killed|terminated)|was killed or reached its end of life/);
+  assert.match(
+    await told,
+    /the sandbox ended while|signal: (killed|terminated)|was killed or reached its end of life/,
+  );
   await eventually("it does not run any more", async () => !(await sandbox.isRunning()));
   const killed = await eventually("it is told of", async () => {
     const events = (await ask(`/events/sandboxes/${sandboxId}`)).json() as readonly Event[];
