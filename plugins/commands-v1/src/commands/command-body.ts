@@ -1,8 +1,13 @@
-import { describeExit, type LoggedCommand } from "@coppice/plugin-commands";
+import { constants } from "node:os";
+import type { CommandEnd, LoggedCommand } from "@coppice/plugin-commands";
 
-/** The exit code of a command; null while it runs, and when its exit is unknown. */
-export function exitCodeOf({ end }: Pick<LoggedCommand, "end">): number | null {
-  return end?.exit === undefined ? null : describeExit(end.exit).exitCode;
+const SIGNAL_BASE = 128;
+
+/** The exit code of a command, as a shell has it; null while it runs, and when its exit is unknown. */
+export function exitCodeOf({ end }: { readonly end: CommandEnd | undefined }): number | null {
+  if (end?.exit === undefined) return null;
+  const { code, signal } = end.exit;
+  return signal === undefined ? code : SIGNAL_BASE + constants.signals[signal];
 }
 
 /** The status of a command, as the contract has it. */

@@ -30,6 +30,7 @@ export interface LogRoutesOptions {
 const MIN_PAGE_BYTES = 4;
 
 const wholeNumber = queryNumber("a number of bytes");
+const followHeaders = z.object({ "last-event-id": wholeNumber.optional() });
 const flag = z.enum(["true", "false"]).default("false");
 
 /** The parts of koa's context that a log is answered by. */
@@ -98,20 +99,25 @@ export function logAnswer({
       if (ctx.res.destroyed) giveBack();
       const page = await logs.page(id, { cursor, limitBytes: limit });
       room.shrink(page.nextCursor - cursor);
-      const { phase } = page.command;
-      const answer = pageJson(page, { isText, fields: { phase, exit_code: exitCodeOf(page.command) } });
+      const { phase, outputBytes } = page.command;
+      // Clients stop at the first page with another phase: until the last one it is `running`.
+      const isMore = page.nextCursor > cursor && page.nextCursor < outputBytes;
+      const fields = isMore
+        ? { phase: "running", exit_code: null }
+        : { phase, exit_code: exitCodeOf(page.command) };
+      const answer = pageJson(page, { isText, fields });
       ctx.type = "json";
       ctx.body = await pageBody(answer);
       return;
     }
     // Refused now: an answer that has begun has its status.
     await logs.find({ id });
-    const last = wholeNumber.optional().safeParse(ctx.req.headers["last-event-id"]);
+    const { "last-event-id": last } = parseInput(followHeaders, ctx.req.headers);
     const sandbox = sandboxesOf(ctx, sandboxes).find(sandboxId);
     const events = followLog({
       logs,
       id,
-      cursor: last.data ?? cursor,
+      cursor: last ?? cursor,
       limitBytes: Math.min(limit, maxEvent),
       isText,
       running: sandbox && commands.list(sandbox).find((command) => command.id === id),

@@ -1,6 +1,7 @@
 import { type Clock, type Logger, SandboxError } from "@coppice/core";
-import { type Commands, describeExit, type StartedCommand } from "@coppice/plugin-commands";
+import type { Commands, StartedCommand } from "@coppice/plugin-commands";
 import { WebSocket } from "ws";
+import { exitCodeOf } from "../commands/command-body.js";
 import type { Growth } from "../logs/growth.js";
 import { exitFrame, outputFrame, parseFrame, PING } from "./frames.js";
 
@@ -31,12 +32,12 @@ export async function serveTerminal(socket: WebSocket, options: ServeTerminalOpt
   startPings(socket, options);
   try {
     if (!(await sendOutput(socket, options))) return;
-    const exit = terminal.end?.exit;
-    if (exit === undefined) {
+    const code = exitCodeOf(terminal);
+    if (code === null) {
       socket.close(CLOSE_GOING_AWAY, "the sandbox has ended");
       return;
     }
-    await send(socket, exitFrame(describeExit(exit).exitCode));
+    await send(socket, exitFrame(code));
     socket.close(CLOSE_NORMAL);
   } catch (error) {
     if (socket.readyState !== WebSocket.OPEN) return;
