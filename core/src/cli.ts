@@ -36,7 +36,6 @@ const USAGE = `usage:\n${Object.values(VERBS)
 const EXIT_USAGE = 64;
 const EXIT_CONFIG = 78;
 
-/** Runs the command line. @returns the exit code. */
 export async function main(argv: readonly string[]): Promise<number> {
   const [name, ...args] = argv;
   const verb = verbNamed(name);

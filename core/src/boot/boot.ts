@@ -21,9 +21,10 @@ import { Cleanup, type CleanupFailure } from "../kernel/cleanup.js";
 import { type Clock, systemClock } from "../kernel/clock.js";
 import { BootError, type BootProblem, messageOf } from "../kernel/errors.js";
 import { makeDirectory } from "../kernel/make-directory.js";
-import { limitedPatience } from "../kernel/patience.js";
+import { runAs } from "../kernel/owner.js";
+import type { Patience } from "../kernel/patience.js";
 import { Scope } from "../kernel/scope.js";
-import { abortAfter } from "../kernel/time.js";
+import { abortAfter, within } from "../kernel/time.js";
 import { type Token, tokenName } from "../kernel/token.js";
 import { collectGreeting } from "../observe/greeting.js";
 import { Health } from "../observe/health.js";
@@ -143,11 +144,13 @@ type Assembled = Awaited<ReturnType<typeof assemble>>;
 
 async function assemble({ configuration, source, clock, log, cleanup }: Assembly) {
   const { server: config, plugins } = configuration;
-  const patience = limitedPatience({
-    clock,
-    timeoutMs: config.startTimeout,
-    onSlow: (plugin, step) => log.warn({ plugin, step }, "waiting for a plugin"),
-  });
+  const patience: Patience = (plugin, step, run) =>
+    within(() => runAs(plugin, run), {
+      clock,
+      timeoutMs: config.startTimeout,
+      keepAlive: true,
+      onSlow: () => log.warn({ plugin, step }, "waiting for a plugin"),
+    });
   const coreMetrics = new Registry();
   collectDefaultMetrics({ register: coreMetrics });
   cleanup.push("core", () => coreMetrics.clear());

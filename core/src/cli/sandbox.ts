@@ -8,11 +8,13 @@ import { exec } from "./sandbox/exec.js";
 import { kill } from "./sandbox/kill.js";
 import { list } from "./sandbox/list.js";
 import { logs } from "./sandbox/logs.js";
-import type { SandboxAction } from "./sandbox/sandbox-action.js";
+import type { Options, SandboxAction } from "./sandbox/sandbox-action.js";
 import { asksForHelp } from "./arguments/asks-for-help.js";
 import { isUsageError, UsageError } from "./arguments/usage-error.js";
 
 const ACTIONS: Readonly<Record<string, SandboxAction>> = { create, list, exec, logs, kill };
+
+const CONNECTION = { url: { type: "string" }, key: { type: "string" } } as const satisfies Options;
 
 const USAGE = `usage:\n${Object.entries(ACTIONS)
   .map(([name, { usage }]) => `  coppice sandbox ${name} ${usage}\n`)
@@ -26,24 +28,37 @@ const EXIT_BROKEN_PIPE = 141;
 
 /** Creates and uses sandboxes of a running server over HTTP. @returns the exit code. @throws UsageError */
 export async function sandbox(args: readonly string[]): Promise<number> {
-  const { values, rest } = takeConnection(args);
-  const [name = "", ...own] = rest;
+  const { tokens } = parseArgs({
+    args: [...args],
+    options: CONNECTION,
+    allowPositionals: true,
+    strict: false,
+    tokens: true,
+  });
+  const named = tokens.find((token) => token.kind === "positional");
+  const name = named?.value ?? "";
   const action = Object.hasOwn(ACTIONS, name) ? ACTIONS[name] : undefined;
-  if (action === undefined) {
-    if (!asksForHelp([name]))
+  if (named === undefined || action === undefined) {
+    if (named !== undefined || !asksForHelp(args))
       throw new UsageError(`'sandbox' has no '${name}'${didYouMean(name, Object.keys(ACTIONS))}`, USAGE);
     process.stdout.write(USAGE);
     return 0;
   }
   const usage = `usage:\n  coppice sandbox ${name} ${action.usage}\n`;
-  if (asksForHelp(own)) {
+  if (asksForHelp(args)) {
     process.stdout.write(usage);
     return 0;
   }
   // Ends quietly when the reader of the output has gone, as with `| head`.
   process.stdout.on("error", () => process.exit(EXIT_BROKEN_PIPE));
   try {
-    return await action.run(new SandboxClient(values, process.env), own);
+    const given = parseArgs({
+      args: args.toSpliced(named.index, 1),
+      options: { ...CONNECTION, ...action.options },
+      allowPositionals: action.takesArguments,
+    });
+    const connection = given.values as { readonly url?: string; readonly key?: string };
+    return await action.run(new SandboxClient(connection, process.env), given);
   } catch (error) {
     if (isUsageError(error)) throw new UsageError(error.message, usage);
     if (error instanceof z.ZodError || error instanceof SyntaxError) {
@@ -54,27 +69,4 @@ export async function sandbox(args: readonly string[]): Promise<number> {
     process.stderr.write(`coppice: ${messageOf(error)}\n`);
     return error.status === 404 ? action.notFound : action.failed;
   }
-}
-
-/** Takes `--url` and `--key` out of the arguments before a `--`. */
-function takeConnection(args: readonly string[]) {
-  const values: { url?: string; key?: string } = {};
-  const rest: string[] = [];
-  const { tokens } = parseArgs({
-    args: [...args],
-    options: { url: { type: "string" }, key: { type: "string" } },
-    allowPositionals: true,
-    strict: false,
-    tokens: true,
-  });
-  const taken = new Set<number>();
-  for (const token of tokens) {
-    if (token.kind !== "option" || (token.name !== "url" && token.name !== "key")) continue;
-    if (token.value === undefined) continue;
-    values[token.name] = token.value;
-    taken.add(token.index);
-    if (!token.inlineValue) taken.add(token.index + 1);
-  }
-  for (const [index, argument] of args.entries()) if (!taken.has(index)) rest.push(argument);
-  return { values, rest };
 }

@@ -205,27 +205,16 @@ export class HttpListener implements Listener {
     let answerTo = (error: unknown) => toHttpError(error, log);
     const use = this.#use(response);
     response.once("close", () => {
-      const route = routeOf(message);
-      use.end();
-      const seconds = (performance.now() - startedAt) / 1000;
-      this.#services.metrics({
+      const answered = {
         surface: surfaceName,
-        route,
+        route: routeOf(message),
         method: message.method ?? "",
         status: response.statusCode,
-        seconds,
-      });
-      log.debug(
-        {
-          surface: surfaceName,
-          method: message.method,
-          route,
-          status: response.statusCode,
-          reason: refusalOf(response),
-          seconds,
-        },
-        "request ended",
-      );
+        seconds: (performance.now() - startedAt) / 1000,
+      };
+      use.end();
+      this.#services.metrics(answered);
+      log.debug({ ...answered, reason: refusalOf(response) }, "request ended");
     });
     // A client that leaves in the middle of either direction must not cause an unhandled error.
     message.on("error", () => undefined);

@@ -30,7 +30,6 @@ export function formatFinding({ severity, name, message, fix }: NamedFinding): s
   return `${SIGN[severity]}  ${name}: ${text.replaceAll(/\s*\n\s*/g, "; ")}`;
 }
 
-/** Turns an error into a failure for each of its problems. */
 export function failures(name: string, error: unknown): readonly NamedFinding[] {
   if (!(error instanceof BootError)) return [{ name, severity: "fail", message: messageOf(error) }];
   return error.problems.map(({ message, at }) => ({

@@ -37,7 +37,6 @@ export interface SandboxDomainOptions {
   readonly ledger?: (() => Ledger | undefined) | undefined;
 }
 
-/** The services around sandboxes, wired together. */
 export type SandboxDomain = ReturnType<typeof createSandboxDomain>;
 
 /** Wires the sandbox domain. Has no effects before `start`. */

@@ -1,27 +1,24 @@
-import { parseArgs } from "node:util";
 import { z } from "zod";
 import { duration } from "../../config/units.js";
 import { SandboxError } from "../../kernel/errors.js";
-import type { SandboxAction } from "./sandbox-action.js";
+import { sandboxAction } from "./sandbox-action.js";
 import { namedValues } from "./named-values.js";
 
 const made = z.looseObject({ sandboxID: z.string() });
 
-export const create: SandboxAction = {
+export const create = sandboxAction({
   usage: "[--template base] [--ttl 5m] [--env NAME=value]… [--metadata name=value]… [--json]",
   failed: 1,
   notFound: 1,
-  async run(client, args) {
-    const { values } = parseArgs({
-      args: [...args],
-      options: {
-        template: { type: "string", default: "base" },
-        ttl: { type: "string" },
-        env: { type: "string", multiple: true, default: [] },
-        metadata: { type: "string", multiple: true, default: [] },
-        json: { type: "boolean", default: false },
-      },
-    });
+  options: {
+    template: { type: "string", default: "base" },
+    ttl: { type: "string" },
+    env: { type: "string", multiple: true, default: [] },
+    metadata: { type: "string", multiple: true, default: [] },
+    json: { type: "boolean", default: false },
+  },
+  takesArguments: false,
+  async run(client, { values }) {
     const answer = await client.request({
       method: "POST",
       path: "/v2/sandboxes",
@@ -37,7 +34,7 @@ export const create: SandboxAction = {
     process.stdout.write(`${values.json ? JSON.stringify(body) : body.sandboxID}\n`);
     return 0;
   },
-};
+});
 
 /** Whole seconds, rounded up: the API counts in them. */
 function seconds(text: string): number {

@@ -1,8 +1,7 @@
 import { once } from "node:events";
-import { parseArgs } from "node:util";
 import { z } from "zod";
 import { messageOf, SandboxError } from "../../kernel/errors.js";
-import type { SandboxAction } from "./sandbox-action.js";
+import { sandboxAction } from "./sandbox-action.js";
 import { connectMessages, connectRequest } from "./connect-stream.js";
 import { namedValues } from "./named-values.js";
 import { ApiFailure, type ApiRequest } from "./sandbox-client.js";
@@ -32,22 +31,19 @@ const SIGNALS =
   );
 
 /** Runs a program in a sandbox, streams its output, and exits with its code. */
-export const exec: SandboxAction = {
+export const exec = sandboxAction({
   usage: "<id> [--cwd /dir] [--user name] [--env NAME=value]… [--no-stdin] [--json] -- <program> [argument]…",
   failed: EXIT_NOT_RUN,
   notFound: EXIT_NOT_RUN,
-  async run(client, args) {
-    const { values, positionals } = parseArgs({
-      args: [...args],
-      allowPositionals: true,
-      options: {
-        "cwd": { type: "string" },
-        "user": { type: "string" },
-        "env": { type: "string", multiple: true, default: [] },
-        "json": { type: "boolean", default: false },
-        "no-stdin": { type: "boolean", default: false },
-      },
-    });
+  options: {
+    "cwd": { type: "string" },
+    "user": { type: "string" },
+    "env": { type: "string", multiple: true, default: [] },
+    "json": { type: "boolean", default: false },
+    "no-stdin": { type: "boolean", default: false },
+  },
+  takesArguments: true,
+  async run(client, { values, positionals }) {
     const [id, cmd, ...more] = positionals;
     if (id === undefined || cmd === undefined)
       throw new SandboxError("usage_invalid", "name a sandbox and a program");
@@ -71,7 +67,7 @@ export const exec: SandboxAction = {
     });
     return follow(stream, { envd, stdin, asJson: values.json });
   },
-};
+});
 
 interface FollowOptions {
   readonly envd: (request: ApiRequest) => Promise<Response>;

@@ -1,17 +1,17 @@
-import { parseArgs } from "node:util";
 import { SandboxError } from "../../kernel/errors.js";
-import type { SandboxAction } from "./sandbox-action.js";
+import { sandboxAction } from "./sandbox-action.js";
 
-export const kill: SandboxAction = {
+export const kill = sandboxAction({
   usage: "<id>…",
   failed: 1,
   notFound: 2,
-  async run(client, args) {
-    const { positionals } = parseArgs({ args: [...args], allowPositionals: true });
+  options: {},
+  takesArguments: true,
+  async run(client, { positionals }) {
     if (positionals.length === 0) throw new SandboxError("usage_invalid", "name a sandbox");
     for (const id of positionals) {
       await client.request({ method: "DELETE", path: `/sandboxes/${encodeURIComponent(id)}` });
     }
     return 0;
   },
-};
+});

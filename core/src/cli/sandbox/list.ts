@@ -1,7 +1,6 @@
-import { parseArgs } from "node:util";
 import { z } from "zod";
 import { printTable } from "../terminal/print-table.js";
-import type { SandboxAction } from "./sandbox-action.js";
+import { sandboxAction } from "./sandbox-action.js";
 import { UsageError } from "../arguments/usage-error.js";
 
 const page = z.array(
@@ -19,15 +18,13 @@ const STATES = ["running", "paused"];
 const HEADING = ["ID", "TEMPLATE", "STATE", "STARTED", "END"];
 
 /** Prints the sandboxes that the key may see, newest first: id, template, state, start, end. */
-export const list: SandboxAction = {
+export const list = sandboxAction({
   usage: "[--state running|paused] [--json]",
   failed: 1,
   notFound: 1,
-  async run(client, args) {
-    const { values } = parseArgs({
-      args: [...args],
-      options: { state: { type: "string" }, json: { type: "boolean", default: false } },
-    });
+  options: { state: { type: "string" }, json: { type: "boolean", default: false } },
+  takesArguments: false,
+  async run(client, { values }) {
     if (values.state !== undefined && !STATES.includes(values.state))
       throw new UsageError(`--state is ${STATES.join(" or ")}`);
     const sandboxes: z.infer<typeof page> = [];
@@ -45,7 +42,7 @@ export const list: SandboxAction = {
     else printTable(HEADING, sandboxes.map(columns));
     return 0;
   },
-};
+});
 
 function columns({ sandboxID, alias, templateID, state, startedAt, endAt }: z.infer<typeof page>[number]) {
   return [sandboxID, alias ?? templateID, state, startedAt, endAt];

@@ -1,8 +1,7 @@
 import { setTimeout as pause } from "node:timers/promises";
-import { parseArgs } from "node:util";
 import { z } from "zod";
 import { SandboxError } from "../../kernel/errors.js";
-import type { SandboxAction } from "./sandbox-action.js";
+import { sandboxAction } from "./sandbox-action.js";
 import { visibleText } from "../terminal/visible-text.js";
 import type { SandboxClient } from "./sandbox-client.js";
 
@@ -21,20 +20,17 @@ type Entry = z.infer<typeof entry>;
  * Prints the output of a sandbox's commands, also after its end: stderr to stderr, the rest to stdout. On a terminal
  * control characters are shown in readable form, unless `--raw` is given.
  */
-export const logs: SandboxAction = {
+export const logs = sandboxAction({
   usage: "<id> [--follow] [--json] [--raw]",
   failed: 1,
   notFound: 2,
-  async run(client, args) {
-    const { positionals, values } = parseArgs({
-      args: [...args],
-      allowPositionals: true,
-      options: {
-        follow: { type: "boolean", default: false },
-        json: { type: "boolean", default: false },
-        raw: { type: "boolean", default: false },
-      },
-    });
+  options: {
+    follow: { type: "boolean", default: false },
+    json: { type: "boolean", default: false },
+    raw: { type: "boolean", default: false },
+  },
+  takesArguments: true,
+  async run(client, { positionals, values }) {
     const [id, ...more] = positionals;
     if (id === undefined || more.length > 0) throw new SandboxError("usage_invalid", "name one sandbox");
     for (const reader = new LogReader(client, id); ;) {
@@ -45,7 +41,7 @@ export const logs: SandboxAction = {
       await pause(POLL_MS);
     }
   },
-};
+});
 
 function print(one: Entry, { json, raw }: { readonly json: boolean; readonly raw: boolean }): void {
   const output = !json && one.fields?.stream === "stderr" ? process.stderr : process.stdout;

@@ -1,13 +1,25 @@
+import type { parseArgs, ParseArgsConfig } from "node:util";
 import type { SandboxClient } from "./sandbox-client.js";
 
+export type Options = NonNullable<ParseArgsConfig["options"]>;
+type Parsed<O extends Options> = ReturnType<typeof parseArgs<{ options: O; allowPositionals: true }>>;
+
 /** An action of `coppice sandbox`, in a file of its own. */
-export interface SandboxAction {
+export interface SandboxAction<O extends Options = Options> {
   /** Arguments after its name. */
   readonly usage: string;
   /** The exit code when the server cannot be reached or refuses. */
   readonly failed: number;
   /** The exit code when there is no such sandbox. */
   readonly notFound: number;
-  /** @returns the exit code. @throws ApiFailure, or what `parseArgs` throws. */
-  run(client: SandboxClient, args: readonly string[]): Promise<number>;
+  readonly options: O;
+  /** False when it has options alone. */
+  readonly takesArguments: boolean;
+  /** @returns the exit code. @throws ApiFailure, SandboxError invalid_argument for its arguments. */
+  run(client: SandboxClient, given: Parsed<O>): Promise<number>;
+}
+
+/** Checks an action by the types of its own options. */
+export function sandboxAction<const O extends Options>(action: SandboxAction<O>): SandboxAction {
+  return action;
 }

@@ -31,7 +31,6 @@ export class HttpError extends Error {
 
 recogniseAcrossCopies(HttpError, "http-error");
 
-/** The same answer with another body. */
 export function withBody({ status, message, ...rest }: HttpError, body: HttpError["body"]): HttpError {
   return new HttpError(status, message, { ...rest, body });
 }

@@ -117,7 +117,6 @@ function encode(error: HttpError, headers: IncomingHttpHeaders): readonly [type:
     : ["application/json", JSON.stringify(body)];
 }
 
-/** Translates errors that RPC handlers throw. */
 export function errorInterceptor(
   logOf: (values: Parameters<ReturnType<Interceptor>>[0]["contextValues"]) => Logger,
 ): Interceptor {

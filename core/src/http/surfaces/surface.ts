@@ -409,7 +409,6 @@ function matches(pattern: string, pathname: string): boolean {
   );
 }
 
-/** Refuses an upgrade on its raw socket. */
 export function refuseUpgrade(socket: Duplex, { status, body, retryAfterSeconds }: HttpError): void {
   const text = typeof body === "string" ? body : JSON.stringify(body);
   const retryAfter = retryAfterSeconds === undefined ? "" : `retry-after: ${retryAfterSeconds}\r\n`;

@@ -5,7 +5,6 @@ import type { EndReason, LiveSandbox, SandboxRecord } from "../model/live-sandbo
 import type { AdoptedProcess } from "../contract/process.js";
 import { Semaphore } from "../../kernel/semaphore.js";
 
-/** A running operation on a sandbox. */
 export interface Change {
   readonly kind: "pausing" | "resuming" | "snapshotting";
   readonly done: Promise<unknown>;

@@ -95,7 +95,10 @@ export class CreationQueue {
       runtime = await this.#provision(held, backend);
       held.making.signal.throwIfAborted();
       held.warm({ ...held.record, state: "running" }, runtime);
-      await this.#prepare(held);
+      {
+        using _limit = limitCreation(held.making, this.#options, "the sandbox was not warm");
+        await this.#options.warmUps.run("prepare", held, held.making.signal);
+      }
       held.making.signal.throwIfAborted();
       if (probe !== undefined) await this.#awaitReadiness(held, runtime, probe);
       held.making.signal.throwIfAborted();
@@ -110,11 +113,6 @@ export class CreationQueue {
     } finally {
       signal.removeEventListener("abort", giveUp);
     }
-  }
-
-  async #prepare(held: HeldSandbox): Promise<void> {
-    using _limit = limitCreation(held.making, this.#options, "the sandbox was not warm");
-    await this.#options.warmUps.run("prepare", held, held.making.signal);
   }
 
   async #make(
