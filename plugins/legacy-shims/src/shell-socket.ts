@@ -3,6 +3,7 @@ import type { Output } from "@coppice/core/backend";
 import { describeExit, type StartedCommand } from "@coppice/plugin-commands";
 import { WebSocket } from "ws";
 import { parseClientFrame } from "./client-frame.js";
+import type { LegacyShimsConfig } from "./legacy-shims-config.js";
 import { LineFrames } from "./line-frames.js";
 
 export interface ShellOptions {
@@ -11,8 +12,7 @@ export interface ShellOptions {
   /** `json`: texts over pipes. `pty`: a terminal, whose bytes are sent unchanged. */
   readonly dialect: "json" | "pty";
   readonly clock: Clock;
-  readonly longestLine: number;
-  readonly pingIntervalMs: number;
+  readonly config: Pick<LegacyShimsConfig, "maxLine" | "pingInterval">;
   readonly log: Logger;
 }
 
@@ -45,7 +45,7 @@ async function sendOutput(socket: WebSocket, { command, output, ...options }: Sh
     for await (const { data } of output) await send(socket, data);
     return;
   }
-  const frames = new LineFrames(options.longestLine);
+  const frames = new LineFrames(options.config.maxLine);
   for await (const piece of output) {
     const frame = frames.push(piece);
     if (frame !== undefined) await send(socket, frame);
@@ -94,14 +94,14 @@ function takeInput(socket: WebSocket, command: StartedCommand): void {
   }
 }
 
-function startPings(socket: WebSocket, { clock, pingIntervalMs }: ShellOptions): () => void {
+function startPings(socket: WebSocket, { clock, config }: ShellOptions): () => void {
   let isAlive = true;
   let cancel = (): void => undefined;
   socket.on("pong", () => {
     isAlive = true;
   });
   const next = (): void => {
-    cancel = clock.after(pingIntervalMs, () => {
+    cancel = clock.after(config.pingInterval, () => {
       // A pong has to wait behind input that the shell does not read, and a ping behind output that the client does
       // not.
       const isHeldUp = socket.isPaused || socket.bufferedAmount > 0;

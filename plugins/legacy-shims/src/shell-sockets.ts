@@ -65,15 +65,7 @@ export class ShellSockets {
     socket.once("close", leave);
     if (socket.destroyed) leave();
     this.#server.handleUpgrade(message, socket, head, (webSocket: WebSocket) => {
-      void serveShell(webSocket, {
-        command,
-        output,
-        dialect,
-        clock,
-        longestLine: config.maxLine,
-        pingIntervalMs: config.pingInterval,
-        log: request.log,
-      });
+      void serveShell(webSocket, { command, output, dialect, clock, config, log: request.log });
       const cut = (): void => webSocket.terminate();
       sandbox.ended.addEventListener("abort", cut, { once: true });
       webSocket.once("close", () => sandbox.ended.removeEventListener("abort", cut));

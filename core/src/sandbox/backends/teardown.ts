@@ -67,13 +67,16 @@ export class Teardown {
     this.#stopped.abort();
   }
 
-  async #undo(undoing: Removal, fail: (error: Error) => void): Promise<boolean> {
-    const { what, id } = undoing;
+  async #undo({ what, id, run }: Removal, fail: (error: Error) => void): Promise<boolean> {
     const soonAttempts = SOON_ATTEMPTS[what];
-    const { clock, log, metrics } = this.#options;
+    const { clock, log, metrics, settings } = this.#options;
+    const timeoutMs = settings.destroyTimeout;
+    const overdue = (): Error =>
+      new SandboxError("backend_timeout", `still not destroyed after ${timeoutMs} ms`);
     for (let attempt = 1; ; attempt += 1) {
       try {
-        await this.#turns.run(() => this.#attempt(undoing));
+        // A hanging call is abandoned: it is safe to repeat.
+        await this.#turns.run(() => within(run, { clock, timeoutMs, overdue }));
         return true;
       } catch (error) {
         if (what === "sandbox") metrics.destroyFailures.inc();
@@ -88,14 +91,5 @@ export class Teardown {
       await sleep(clock, delayMs, this.#stopped.signal).catch(() => undefined);
       if (this.#stopped.signal.aborted && attempt >= soonAttempts) return false;
     }
-  }
-
-  /** One attempt. A hanging call is abandoned: it is safe to repeat. */
-  #attempt({ run }: Removal): Promise<void> {
-    const { clock, settings } = this.#options;
-    const timeoutMs = settings.destroyTimeout;
-    const text = `still not destroyed after ${timeoutMs} ms`;
-    const overdue = (): Error => new SandboxError("backend_timeout", text);
-    return within(run, { clock, timeoutMs, overdue });
   }
 }

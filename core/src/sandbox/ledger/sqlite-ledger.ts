@@ -501,7 +501,8 @@ function openDatabase(dataDir: string, path: string): DatabaseSync {
   let database: DatabaseSync | undefined;
   try {
     mkdirSync(dataDir, { recursive: true, mode: 0o700 });
-    createPrivate(path);
+    // Not opened when it exists: closing any descriptor would drop the lock of another ledger of this process.
+    if (!existsSync(path)) closeSync(openSync(path, "a", 0o600));
     chmodSync(path, 0o600);
     database = new DatabaseSync(path);
     // Exclusive before the first read: the lock is then taken with it and kept until close.
@@ -513,18 +514,6 @@ function openDatabase(dataDir: string, path: string): DatabaseSync {
   } catch (error) {
     database?.close();
     throw new BootError([{ message: refusal(path, error) }], { cause: error });
-  }
-}
-
-/**
- * Creates the file if it is missing. Never opens an existing one: closing any descriptor of it would drop the lock that
- * another ledger of this process holds on it.
- */
-function createPrivate(path: string): void {
-  try {
-    closeSync(openSync(path, "wx", 0o600));
-  } catch (error) {
-    if ((error as NodeJS.ErrnoException).code !== "EEXIST") throw error;
   }
 }
 
