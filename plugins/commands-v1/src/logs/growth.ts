@@ -3,14 +3,18 @@ import type { StartedCommand } from "@coppice/plugin-commands";
 interface Watched {
   followers: number;
   readonly end: AbortController;
-  grown: PromiseWithResolvers<void>;
+  /** At most one of each follower: a shared promise would keep the reactions of those that have left. */
+  readonly waiting: Set<PromiseWithResolvers<void>>;
   /** Reads since the last output, by what they read. */
   readonly reads: Map<string, Promise<unknown>>;
 }
 
 /** A command that is watched. */
 export interface Growing extends Disposable {
-  /** Take it before the log is read: it resolves for output that is recorded afterwards, and at the end. */
+  /**
+   * Take it before the log is read: it resolves for output that is recorded afterwards, and at the end. It is void when
+   * the next one is taken.
+   */
   grown(): Promise<void>;
   /** Reads once for all followers that read the same since the last output. */
   share<T>(what: string, read: () => Promise<T>): Promise<T>;
@@ -28,14 +32,21 @@ export class Growth {
     const { id } = command;
     const watched = this.#watched.get(id) ?? this.#begin(command);
     watched.followers += 1;
+    let mine = Promise.withResolvers<void>();
     return {
-      grown: () => watched.grown.promise,
+      grown: () => {
+        watched.waiting.delete(mine);
+        mine = Promise.withResolvers();
+        watched.waiting.add(mine);
+        return mine.promise;
+      },
       share: <T>(what: string, read: () => Promise<T>) => {
         const shared = (watched.reads.get(what) as Promise<T> | undefined) ?? read();
         watched.reads.set(what, shared);
         return shared;
       },
       [Symbol.dispose]: () => {
+        watched.waiting.delete(mine);
         watched.followers -= 1;
         if (watched.followers > 0) return;
         watched.end.abort();
@@ -48,7 +59,7 @@ export class Growth {
     const watched: Watched = {
       followers: 0,
       end: new AbortController(),
-      grown: Promise.withResolvers(),
+      waiting: new Set(),
       reads: new Map(),
     };
     this.#watched.set(command.id, watched);
@@ -64,8 +75,8 @@ export class Growth {
 }
 
 function wake(watched: Watched): void {
-  const { resolve } = watched.grown;
-  watched.grown = Promise.withResolvers();
+  const waiting = [...watched.waiting];
+  watched.waiting.clear();
   watched.reads.clear();
-  resolve();
+  for (const { resolve } of waiting) resolve();
 }
