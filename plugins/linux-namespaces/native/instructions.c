@@ -69,6 +69,13 @@ static unsigned long mount_flags(const char *letters) {
   return flags;
 }
 
+/** Keeps errno. */
+static void close_after(int fd) {
+  int error = errno;
+  if (fd >= 0) close(fd);
+  errno = error;
+}
+
 static const char *descriptor_path(int fd) {
   static char path[32];
   snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
@@ -106,9 +113,7 @@ static int open_layer(const char *path, int place) {
   int tree = (int)syscall(SYS_open_tree, AT_FDCWD, path, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
   if (tree < 0) return -1;
   if (set_attributes(tree, MOUNT_ATTR_IDMAP, path) == 0 && move_tree(tree, place) == 0) return tree;
-  int error = errno;
-  close(tree);
-  errno = error;
+  close_after(tree);
   return -1;
 }
 
@@ -174,9 +179,7 @@ static int bind_descriptor(const char *source, int target, const char *letters) 
   }
   int result = set_attributes(tree, attributes, source);
   if (result == 0) result = move_tree(tree, target);
-  int error = errno;
-  close(tree);
-  errno = error;
+  close_after(tree);
   return result;
 }
 
@@ -207,16 +210,12 @@ static int mount_volume(const char *target, const char *source, const char *lett
         .resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS,
     };
     int next = mkdirat(at, name, 0755) < 0 && errno != EEXIST ? -1 : (int)syscall(SYS_openat2, at, name, &how, sizeof how);
-    int error = errno;
-    close(at);
-    errno = error;
+    close_after(at);
     at = next;
   }
   if (at < 0) return -1;
   int result = bind_descriptor(source, at, letters);
-  int error = errno;
-  close(at);
-  errno = error;
+  close_after(at);
   return result;
 }
 
@@ -315,9 +314,7 @@ static int loopback(void) {
 static int join_group(const char *file) {
   int fd = open(file, O_WRONLY | O_CLOEXEC);
   int result = fd >= 0 && write(fd, "0", 1) == 1 ? 0 : -1;
-  int error = errno;
-  if (fd >= 0) close(fd);
-  errno = error;
+  close_after(fd);
   return result;
 }
 

@@ -129,10 +129,6 @@ static bool read_start(pid_t pid, char start[32]) {
 }
 
 static struct job *add_job(uint32_t number, uint8_t operation) {
-  if (job_count == JOBS_LIMIT) {
-    reply(number, 1, "too many requests at one time", NULL);
-    return NULL;
-  }
   struct job *job = calloc(1, sizeof *job);
   if (job == NULL) stop("out of memory");
   job->number = number;
@@ -148,6 +144,21 @@ static void drop_job(struct job *job) {
   }
   if (job->fd >= 0) close(job->fd);
   free(job);
+}
+
+/** Answers that a job could not begin, for the reason in errno. */
+static void refuse(struct job *job) {
+  reply(job->number, 1, strerror(errno), NULL);
+  drop_job(job);
+}
+
+/** Ignores descriptors that were not opened, and keeps errno. */
+static void close_all(const int *descriptors, unsigned count) {
+  int error = errno;
+  for (unsigned index = 0; index < count; index++) {
+    if (descriptors[index] >= 0) close(descriptors[index]);
+  }
+  errno = error;
 }
 
 /**
@@ -221,37 +232,24 @@ static void wait_until_known(int go[2]) {
 
 static void launch(uint32_t number, const char **words, unsigned count) {
   struct job *job = add_job(number, LAUNCH);
-  if (job == NULL) return;
   int go[2] = {-1, -1}, listener = -1, group = -1, say = -1, users = -1;
   int directory = open(words[0], O_PATH | O_DIRECTORY | O_CLOEXEC);
-  if (words[1][0] != 0 && (group = open(words[1], O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0) goto failed;
-  if (directory < 0 || pipe2(go, O_CLOEXEC) < 0 || (listener = listen_in(directory)) < 0) goto failed;
-  if (words[2][0] != 0 && (users = range_namespace(words[2])) < 0) goto failed;
+  bool is_ready = directory >= 0 && pipe2(go, O_CLOEXEC) == 0 && (listener = listen_in(directory)) >= 0;
+  if (is_ready && words[1][0] != 0) is_ready = (group = open(words[1], O_RDONLY | O_DIRECTORY | O_CLOEXEC)) >= 0;
+  if (is_ready && words[2][0] != 0) is_ready = (users = range_namespace(words[2])) >= 0;
   bool has_users = is_in_user_namespace();
   // A user namespace brings its own network namespace later.
   unsigned long namespaces = users < 0 ? NAMESPACES | CLONE_NEWNET : NAMESPACES;
-  pid_t pid = fork_for(job, has_users ? namespaces | CLONE_NEWUSER : namespaces, group, &say);
+  pid_t pid = is_ready ? fork_for(job, has_users ? namespaces | CLONE_NEWUSER : namespaces, group, &say) : -1;
   if (pid == 0) {
     wait_until_known(go);
     follow_instructions(words + 3, count - 3, (struct given){listener, users, (id_t)strtoul(words[2], NULL, 10)}, say);
   }
-  if (pid < 0) goto failed;
-  bool is_mapped = !has_users || map_sandbox(pid);
-  if (!is_mapped) job->length = (size_t)snprintf(job->text, TEXT_LIMIT, "map ids: %s", strerror(errno));
+  bool is_mapped = pid > 0 && (!has_users || map_sandbox(pid));
   if (is_mapped) let_go(job, directory, "init", go[1]);
-  close(go[0]);
-  close(go[1]);
-  close(listener);
-  close(directory);
-  if (group >= 0) close(group);
-  return;
-failed:
-  reply(number, 1, strerror(errno), NULL);
-  if (go[0] >= 0) close(go[0]), close(go[1]);
-  if (listener >= 0) close(listener);
-  if (directory >= 0) close(directory);
-  if (group >= 0) close(group);
-  drop_job(job);
+  else if (pid > 0) job->length = (size_t)snprintf(job->text, TEXT_LIMIT, "map ids: %s", strerror(errno));
+  close_all((int[]){go[0], go[1], listener, directory, group}, 5);
+  if (pid < 0) refuse(job);
 }
 
 // --- start
@@ -273,7 +271,6 @@ static _Noreturn void become(const char **argv, int log, int say) {
 
 static void start(uint32_t number, const char **words, unsigned count) {
   struct job *job = add_job(number, START);
-  if (job == NULL) return;
   int go[2] = {-1, -1}, say = -1, log = -1;
   int directory = open(words[0], O_PATH | O_DIRECTORY | O_CLOEXEC);
   if (directory >= 0) log = openat(directory, "log", O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0600);
@@ -284,11 +281,8 @@ static void start(uint32_t number, const char **words, unsigned count) {
     become(words + 1, log, say);
   }
   if (pid > 0) let_go(job, directory, "program", go[1]);
-  else reply(number, 1, strerror(errno), NULL);
-  if (go[0] >= 0) close(go[0]), close(go[1]);
-  if (log >= 0) close(log);
-  if (directory >= 0) close(directory);
-  if (pid < 0) drop_job(job);
+  close_all((int[]){go[0], go[1], log, directory}, 4);
+  if (pid < 0) refuse(job);
 }
 
 // --- end
@@ -304,10 +298,6 @@ static void end(uint32_t number, const char **words) {
     return;
   }
   struct job *job = add_job(number, END);
-  if (job == NULL) {
-    close(fd);
-    return;
-  }
   job->fd = fd;
   fcntl(fd, F_SETFD, FD_CLOEXEC);
   syscall(SYS_pidfd_send_signal, fd, SIGKILL, NULL, 0);
@@ -371,36 +361,24 @@ static bool remove_tree(const char *path) {
   return is_empty && rmdir(path) == 0;
 }
 
-static void remove_trees(uint32_t number, const char **words, unsigned count) {
-  int say = -1;
-  struct job *job = add_job(number, REMOVE);
-  if (job == NULL) return;
-  pid_t pid = fork_for(job, 0, -1, &say);
-  if (pid == 0) {
-    for (unsigned index = 0; index < count; index++) {
-      if (remove_tree(words[index])) continue;
-      dprintf(say, "%s: %s", words[index], strerror(errno));
-      _exit(1);
-    }
-    _exit(0);
+static _Noreturn void remove_trees(const char **words, unsigned count, int say) {
+  for (unsigned index = 0; index < count; index++) {
+    if (remove_tree(words[index])) continue;
+    dprintf(say, "%s: %s", words[index], strerror(errno));
+    _exit(1);
   }
-  if (pid > 0) return;
-  reply(number, 1, strerror(errno), NULL);
-  drop_job(job);
+  _exit(0);
 }
 
-// --- disk
-
-/** In a child: a tree takes time, and so may the journal of a file system. */
-static void look_at_disk(uint32_t number, const char **words, unsigned count) {
+/** Does work in a child: a tree takes time, and so may the journal of a file system. */
+static void delegate(uint32_t number, uint8_t operation, const char **words, unsigned count) {
   int say = -1;
-  struct job *job = add_job(number, DISK);
-  if (job == NULL) return;
+  struct job *job = add_job(number, operation);
   pid_t pid = fork_for(job, 0, -1, &say);
-  if (pid == 0) answer_about_disk(words, count, say);
+  if (pid < 0) return refuse(job);
   if (pid > 0) return;
-  reply(number, 1, strerror(errno), NULL);
-  drop_job(job);
+  if (operation == REMOVE) remove_trees(words, count, say);
+  answer_about_disk(words, count, say);
 }
 
 // --- run
@@ -408,7 +386,6 @@ static void look_at_disk(uint32_t number, const char **words, unsigned count) {
 static void run(uint32_t number, const char **words, unsigned count) {
   int say = -1, input[2];
   struct job *job = add_job(number, RUN);
-  if (job == NULL) return;
   size_t length = strlen(words[0]);
   pid_t pid = -1;
   // The socket takes the whole input at once; more would need a feeding loop.
@@ -427,12 +404,9 @@ static void run(uint32_t number, const char **words, unsigned count) {
       _exit(127);
     }
     if (pid > 0) (void)!send(input[0], words[0], length, MSG_NOSIGNAL);
-    close(input[0]);
-    close(input[1]);
+    close_all(input, 2);
   }
-  if (pid > 0) return;
-  reply(number, 1, strerror(errno), NULL);
-  drop_job(job);
+  if (pid < 0) refuse(job);
 }
 
 // --- lock
@@ -466,12 +440,12 @@ static void handle(uint8_t *bytes, size_t length) {
   }
   uint8_t operation = bytes[4];
   if (failure[0] != 0) reply(number, 1, failure, NULL);
+  else if (job_count == JOBS_LIMIT) reply(number, 1, "too many requests at one time", NULL);
   else if (operation == LOCK && count == 1) lock(number, words[0]);
   else if (operation == LAUNCH && count >= 4) launch(number, words, count);
   else if (operation == END && count == 3) end(number, words);
-  else if (operation == REMOVE) remove_trees(number, words, count);
+  else if (operation == REMOVE || (operation == DISK && count >= 2)) delegate(number, operation, words, count);
   else if (operation == RUN && count >= 2) run(number, words, count);
-  else if (operation == DISK && count >= 2) look_at_disk(number, words, count);
   else if (operation == START && count >= 2) start(number, words, count);
   else stop("an unknown request");
 }

@@ -7,8 +7,7 @@ import { join } from "node:path";
 import { once } from "node:events";
 import { after, before, describe, it } from "node:test";
 import type { Sandbox } from "@coppice/core/backend";
-import { sandboxPaths } from "./launcher/launch-instructions.js";
-import { readInit } from "./storage/sandbox-record.js";
+import { readInit, sandboxPaths } from "./launcher/sandbox-record.js";
 import { type TestBackend, wholeLimits, openTestBackend, reasonToSkip } from "./testing/test-backend.js";
 import { makeSandbox, runScript } from "./testing/test-sandbox.js";
 

@@ -3,6 +3,7 @@ import { join, resolve } from "node:path";
 import { AgentConnection, agentBinary } from "@coppice/agent";
 import { SandboxError, messageOf, type Logger } from "@coppice/core";
 import {
+  type EgressRules,
   egressRulesOf,
   type FullLimits,
   fullLimits,
@@ -20,37 +21,33 @@ import type { FoundOnHost } from "./diagnose-host.js";
 import { DiskWatch } from "./limits/disk-watch.js";
 import { areClosed, checkEgressRules } from "./network/egress.js";
 import {
-  type MountedVolume,
+  type LaunchedSandbox,
   ROOT_LAYER,
-  type SandboxPaths,
   launchInstructions,
   overlayLayer,
-  sandboxPaths,
   workDirectories,
 } from "./launcher/launch-instructions.js";
 import { type RestartedSandbox, NamespaceSandbox } from "./namespace-sandbox.js";
 import type { LinuxNamespacesSettings } from "./linux-namespaces-config.js";
-import type { PreparedTemplate } from "./launcher/prepared-template.js";
-import { type SandboxFacts, isAlive, readFacts, readInit, writeFacts } from "./storage/sandbox-record.js";
+import {
+  type PreparedTemplate,
+  type SandboxFacts,
+  type SandboxPaths,
+  isAlive,
+  readFacts,
+  readInit,
+  sandboxPaths,
+  writeFacts,
+} from "./launcher/sandbox-record.js";
 import { type SnapshotChain } from "./storage/snapshot-store.js";
 import { templateSettings, wrongDirectories } from "./templates/templates.js";
 import { findUplinkProgram } from "./network/uplink-program.js";
-import { HostOpener, type Opened, needsUplink } from "./open-host.js";
+import { type Opened, closeEgress, needsUplink, openHost } from "./open-host.js";
 
 /** Possible remains of a sandbox without a connection. */
 interface Remains extends Pick<SandboxFacts, "firstId" | "network" | "project"> {
   readonly paths: SandboxPaths;
   readonly group: ControlGroup | undefined;
-}
-
-/** Input for launching a sandbox's first process. */
-interface LaunchedSandbox {
-  readonly paths: SandboxPaths;
-  readonly template: PreparedTemplate;
-  readonly facts: SandboxFacts;
-  readonly group: ControlGroup;
-  readonly volumes: readonly MountedVolume[];
-  readonly hasLayers: boolean;
 }
 
 /** A launched sandbox, or a stopped one, which has no agent. */
@@ -60,7 +57,6 @@ interface HeldSandbox {
   readonly group: ControlGroup;
   readonly agent: AgentConnection | undefined;
   readonly isNew: boolean;
-  readonly knownKills: number;
 }
 
 const MEBIBYTE = 2 ** 20;
@@ -85,7 +81,6 @@ export class LinuxNamespacesBackend implements SandboxBackend {
   readonly #directory: string;
   readonly #alive = new Map<string, NamespaceSandbox>();
   readonly #diskWatch: DiskWatch;
-  readonly #opener: HostOpener;
   #opening: Promise<Opened> | undefined;
 
   constructor(settings: LinuxNamespacesSettings, log: Logger) {
@@ -93,8 +88,6 @@ export class LinuxNamespacesBackend implements SandboxBackend {
     this.#log = log;
     this.#directory = resolve(settings.directory);
     this.#diskWatch = new DiskWatch(this.#directory, log);
-    const chainsInUse = () => this.#chainsInUse();
-    this.#opener = new HostOpener({ settings, log, directory: this.#directory, chainsInUse });
   }
 
   get defaultLimits(): FullLimits {
@@ -158,20 +151,9 @@ export class LinuxNamespacesBackend implements SandboxBackend {
         network,
         isRestricted: spec.egress !== undefined,
       };
-      await writeFacts(paths, facts);
-      if (network !== undefined && spec.egress) await opened.egress?.restrict(network, spec.egress);
-      signal.throwIfAborted();
-      const launched = await this.#launch(opened, {
-        paths,
-        template,
-        facts,
-        group,
-        volumes,
-        hasLayers: false,
-      });
-      const sandbox = await this.#connect(opened, { paths, facts: launched, group, isNew: true }, signal);
-      signal.throwIfAborted();
-      return sandbox;
+      const wanted = { paths, template, facts, group, volumes, hasLayers: false };
+      const started = await this.#start(opened, wanted, spec.egress, signal);
+      return await this.#hold(opened, { paths, group, ...started, isNew: true });
     } catch (error) {
       this.#alive.delete(spec.id);
       await this.#clear(opened, { paths, group, network, project, firstId }).catch((failure: unknown) => {
@@ -184,10 +166,34 @@ export class LinuxNamespacesBackend implements SandboxBackend {
     }
   }
 
+  /** Launches a recorded sandbox and connects to its agent. */
+  async #start(
+    opened: Opened,
+    sandbox: LaunchedSandbox,
+    rules: EgressRules | undefined,
+    signal: AbortSignal,
+  ): Promise<Pick<RestartedSandbox, "facts" | "agent">> {
+    const { network } = sandbox.facts;
+    await writeFacts(sandbox.paths, sandbox.facts);
+    if (network !== undefined && rules) await opened.egress?.restrict(network, rules);
+    signal.throwIfAborted();
+    const facts = await this.#launch(opened, sandbox);
+    const agent = await this.#openAgent({ facts, paths: sandbox.paths }, signal);
+    signal.throwIfAborted();
+    return { facts, agent };
+  }
+
   async #launch(opened: Opened, sandbox: LaunchedSandbox): Promise<SandboxFacts> {
     const { facts, group, paths } = sandbox;
     try {
-      const words = this.#instructions(opened, sandbox);
+      const words = launchInstructions(sandbox, {
+        agent: opened.agent,
+        users: opened.users,
+        resourceLimits: this.#resourceLimits(opened, facts),
+        allowsSudo: this.#settings.sudo,
+        // It may get a network later.
+        nameservers: opened.egress === undefined ? [] : this.#settings.nameservers,
+      });
       const init = await opened.launcher.launch(paths.directory, group.unifiedPath, words, facts.firstId);
       if (facts.network !== undefined) await opened.egress?.connect(init, facts.network);
       return facts;
@@ -241,28 +247,9 @@ export class LinuxNamespacesBackend implements SandboxBackend {
       await opened.launcher.remove(paths.socket, paths.init, ...workDirectories(paths, root.overlays.length));
       group = await opened.groups.create(spec.id, limits);
       const isRestricted = before.isRestricted === true || spec.egress !== undefined || areClosed(rules);
-      const wanted: SandboxFacts = {
-        ...before,
-        limits,
-        groups: group.record,
-        network,
-        isRestricted,
-        firstId,
-      };
-      await writeFacts(paths, wanted);
-      if (network !== undefined) await opened.egress?.restrict(network, rules);
-      signal.throwIfAborted();
-      const facts = await this.#launch(opened, {
-        paths,
-        template: root,
-        facts: wanted,
-        group,
-        volumes,
-        hasLayers: true,
-      });
-      const agent = await this.#openAgent({ facts, paths }, signal);
-      signal.throwIfAborted();
-      return { facts, group, agent };
+      const facts = { ...before, limits, groups: group.record, network, isRestricted, firstId };
+      const wanted = { paths, template: root, facts, group, volumes, hasLayers: true };
+      return { group, ...(await this.#start(opened, wanted, rules, signal)) };
     } catch (error) {
       const init = await readInit(paths);
       if (init !== undefined) await opened.launcher.end(init, group?.thawFile);
@@ -296,7 +283,7 @@ export class LinuxNamespacesBackend implements SandboxBackend {
   async close(): Promise<void> {
     const opened = await this.#opening?.catch(() => undefined);
     await Promise.all([...this.#alive.values()].map((sandbox) => sandbox.detach()));
-    await this.#opener.closeEgress(opened?.egress);
+    if (opened?.egress !== undefined) await closeEgress(this.#directory, opened.egress);
     this.#alive.clear();
     await opened?.groups.close();
     await opened?.launcher.close();
@@ -339,48 +326,15 @@ export class LinuxNamespacesBackend implements SandboxBackend {
     };
   }
 
-  #instructions(opened: Opened, sandbox: LaunchedSandbox): string[] {
-    const { facts, group, hasLayers, paths, template, volumes } = sandbox;
-    return launchInstructions({
-      hasLayers,
-      paths,
-      template,
-      volumes,
-      hostname: facts.id,
-      joinFiles: group.joinFiles,
-      agent: opened.agent,
-      resourceLimits: this.#resourceLimits(opened, facts),
-      sharedMemoryMiB: Math.max(1, Math.floor(facts.limits.memoryMiB / 2)),
-      allowsSudo: this.#settings.sudo,
-      memoryLayersMiB: facts.memoryLayersMiB,
-      project:
-        facts.project === undefined ? undefined : { number: facts.project, limitMiB: facts.limits.diskMiB },
-      users: opened.users,
-      firstId: facts.firstId,
-      // It may get a network later.
-      nameservers: opened.egress === undefined ? [] : this.#settings.nameservers,
-    });
-  }
-
   /** Resource limits of each process, for hosts without control groups. */
   #resourceLimits({ groups, users }: Opened, { firstId, limits }: SandboxFacts): Record<string, number> {
     const hasOwnCount = users !== undefined || firstId !== undefined;
     return {
       files: this.#settings.limits.openFiles,
-      ...(!groups.has("memory") && { data: limits.memoryMiB * MEBIBYTE }),
+      ...(!groups.found.has("memory") && { data: limits.memoryMiB * MEBIBYTE }),
       // Elsewhere the kernel would count the processes of all sandboxes together.
-      ...(!groups.has("pids") && hasOwnCount && { processes: limits.processes }),
+      ...(!groups.found.has("pids") && hasOwnCount && { processes: limits.processes }),
     };
-  }
-
-  async #connect(
-    opened: Opened,
-    sandbox: Omit<HeldSandbox, "agent" | "knownKills">,
-    signal: AbortSignal,
-  ): Promise<NamespaceSandbox> {
-    const agent = await this.#openAgent(sandbox, signal);
-    const { outOfMemoryKills: knownKills } = await sandbox.group.usage();
-    return this.#hold(opened, { ...sandbox, agent, knownKills });
   }
 
   async #openAgent(
@@ -392,19 +346,17 @@ export class LinuxNamespacesBackend implements SandboxBackend {
     return AgentConnection.open(stream, { defaultUser: facts.user, writeInPlaceLimit });
   }
 
-  #hold(opened: Opened, sandbox: HeldSandbox): NamespaceSandbox {
-    const { facts, paths } = sandbox;
+  async #hold(opened: Opened, sandbox: HeldSandbox): Promise<NamespaceSandbox> {
+    const { agent, facts, group, paths } = sandbox;
     const { root } = facts;
     const made = new NamespaceSandbox({
+      ...opened,
       ...sandbox,
-      launcher: opened.launcher,
-      quotas: opened.quotas,
-      ids: opened.ids,
+      knownKills: agent === undefined ? 0 : (await group.usage()).outOfMemoryKills,
       snapshots: opened.users === undefined ? opened.snapshots : undefined,
       limitsOf: (limits) => fullLimits(limits, this.#settings.limits),
       diskScanEntries: this.#settings.diskScanEntries,
       log: this.#log,
-      egress: opened.egress,
       diskWatch: this.#settings.diskLimit === "end" ? this.#diskWatch : undefined,
       // Layers in memory go with the last process.
       onRestart:
@@ -429,7 +381,7 @@ export class LinuxNamespacesBackend implements SandboxBackend {
     if (facts?.firstId !== undefined) opened.ids?.reclaim(facts.firstId);
     if (facts?.isStopped === true) {
       if (facts.project !== undefined) opened.quotas?.reclaim(facts.project);
-      return this.#hold(opened, { paths, facts, group, agent: undefined, isNew: false, knownKills: 0 });
+      return this.#hold(opened, { paths, facts, group, agent: undefined, isNew: false });
     }
     if (facts !== undefined && init !== undefined && (await isAlive(init))) {
       try {
@@ -437,11 +389,8 @@ export class LinuxNamespacesBackend implements SandboxBackend {
         if (group.canFreeze) await group.thaw();
         if (facts.project !== undefined) opened.quotas?.reclaim(facts.project);
         if (facts.network !== undefined) await opened.egress?.reconnect(init, facts.network);
-        return await this.#connect(
-          opened,
-          { paths, facts, group, isNew: false },
-          AbortSignal.timeout(ADOPTION_TIMEOUT_MS),
-        );
+        const agent = await this.#openAgent({ facts, paths }, AbortSignal.timeout(ADOPTION_TIMEOUT_MS));
+        return await this.#hold(opened, { paths, facts, group, agent, isNew: false });
       } catch (error) {
         this.#log.warn({ sandbox: facts.id, err: error }, "sandbox does not answer; removing it");
       }
@@ -510,7 +459,12 @@ export class LinuxNamespacesBackend implements SandboxBackend {
   }
 
   #open(): Promise<Opened> {
-    this.#opening ??= this.#opener.open().catch((error: unknown) => {
+    this.#opening ??= openHost({
+      settings: this.#settings,
+      log: this.#log,
+      directory: this.#directory,
+      chainsInUse: () => this.#chainsInUse(),
+    }).catch((error: unknown) => {
       this.#opening = undefined;
       throw error;
     });

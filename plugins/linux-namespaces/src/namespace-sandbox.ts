@@ -25,10 +25,9 @@ import type { ControlGroup, GroupUsage } from "./limits/control-groups.js";
 import type { DiskWatch, Watched } from "./limits/disk-watch.js";
 import { DiskQuota, filesWithQuota } from "./limits/disk-quota.js";
 import { areClosed, checkEgressRules, type Egress } from "./network/egress.js";
-import type { SandboxPaths } from "./launcher/launch-instructions.js";
 import type { Opened } from "./open-host.js";
 import type { SnapshotStore } from "./storage/snapshot-store.js";
-import { type SandboxFacts, readInit, writeFacts } from "./storage/sandbox-record.js";
+import { type SandboxFacts, readInit, writeFacts, type SandboxPaths } from "./launcher/sandbox-record.js";
 
 export interface NamespaceSandboxOptions extends Pick<Opened, "egress" | "ids" | "launcher" | "quotas"> {
   readonly facts: SandboxFacts;

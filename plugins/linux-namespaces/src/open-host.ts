@@ -1,13 +1,11 @@
+import { createHash } from "node:crypto";
 import { mkdir, readdir } from "node:fs/promises";
-import { isAbsolute, join } from "node:path";
+import { isAbsolute, join, resolve } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { agentBinary } from "@coppice/agent";
 import { SandboxError, messageOf, type Logger } from "@coppice/core";
-import { installationDigest } from "./installation-digest.js";
-import { sandboxPaths } from "./launcher/launch-instructions.js";
 import { type Init, Launcher } from "./launcher/launcher.js";
 import { launcherBinary } from "./launcher/launcher-binary.js";
-import type { PreparedTemplate } from "./launcher/prepared-template.js";
 import { tryOverlay } from "./launcher/try-overlay.js";
 import { type UserNamespace, findUserNamespace } from "./launcher/user-namespace.js";
 import { ControlGroups } from "./limits/control-groups.js";
@@ -19,7 +17,7 @@ import { Egress, interfacePrefix } from "./network/egress.js";
 import { claimRange } from "./network/egress-range.js";
 import { Uplink } from "./network/uplink.js";
 import { findUplinkProgram } from "./network/uplink-program.js";
-import { isAlive, readInit } from "./storage/sandbox-record.js";
+import { type PreparedTemplate, isAlive, readProcess } from "./launcher/sandbox-record.js";
 import { type SnapshotChain, SnapshotStore } from "./storage/snapshot-store.js";
 import { VolumeStore } from "./storage/volume-store.js";
 import { templateOwners } from "./templates/template-owners.js";
@@ -51,7 +49,7 @@ export interface Opened {
 const LOCK_ATTEMPTS = 50;
 const LOCK_PAUSE_MS = 20;
 
-export interface HostOpenerOptions {
+interface HostOptions {
   readonly settings: LinuxNamespacesSettings;
   readonly log: Logger;
   /** Absolute. */
@@ -60,190 +58,180 @@ export interface HostOpenerOptions {
   readonly chainsInUse: () => Promise<SnapshotChain[]>;
 }
 
+/** Short name of an installation for its resources on the host: 8 hex digits of a digest of its directory. */
+export function installationDigest(directory: string): string {
+  return createHash("sha256").update(resolve(directory)).digest("hex").slice(0, 8);
+}
+
 /** Opens what the sandboxes of one directory share on this host. */
-export class HostOpener {
-  readonly #options: HostOpenerOptions;
-  /** Reserves the address range among servers of this host. */
-  #claim: Disposable | undefined;
-
-  constructor(options: HostOpenerOptions) {
-    this.#options = options;
-  }
-
-  async open(): Promise<Opened> {
-    const { chainsInUse, directory, log, settings } = this.#options;
-    const agent = agentBinary();
-    if (agent === undefined || !isAbsolute(agent)) throw new Error("the agent has not been built");
-    await mkdir(join(directory, "sandboxes"), { recursive: true, mode: 0o700 }).catch((error: unknown) => {
-      throw new SandboxError("host_setting_invalid", `directory cannot be used: ${messageOf(error)}`, {
-        cause: error,
-      });
+export async function openHost(options: HostOptions): Promise<Opened> {
+  const { chainsInUse, directory, log, settings } = options;
+  const agent = agentBinary();
+  if (agent === undefined || !isAbsolute(agent)) throw new Error("the agent has not been built");
+  await mkdir(join(directory, "sandboxes"), { recursive: true, mode: 0o700 }).catch((error: unknown) => {
+    throw new SandboxError("host_setting_invalid", `directory cannot be used: ${messageOf(error)}`, {
+      cause: error,
     });
-    const users = await findUserNamespace();
-    const binary = await launcherBinary(join(directory, "programs"));
-    const launcher = new Launcher(binary, users, await this.#living());
-    let egress: Egress | undefined;
-    try {
-      await lock(launcher, directory);
-      const digest = installationDigest(directory);
-      const groups = await ControlGroups.find(`coppice-${digest}`);
-      egress = await this.#openEgress(launcher, digest);
-      const templates = new Templates({
-        parent: join(directory, "templates"),
-        settings,
-        launcher,
-        users,
-      });
-      await templates.prepare();
-      const snapshots = new SnapshotStore({
-        directory: join(directory, "snapshots"),
-        launcher,
-        chainsInUse,
-      });
-      await snapshots.open();
-      const keepsLayersInMemory = await this.#mustKeepLayersInMemory(launcher, users);
-      const quotas = keepsLayersInMemory ? undefined : await ProjectQuotas.find(launcher, directory);
-      const volumes = new VolumeStore({
-        directory: join(directory, "volumes"),
-        launcher,
-        quotas,
-        owners: templateOwners(launcher, users),
-        scanEntries: settings.diskScanEntries,
-      });
-      await volumes.open();
-      const { ids, idsMissing } = await this.#findIds(launcher, {
-        digest,
-        keepsLayersInMemory,
-        template: await templates.get("base"),
-      });
-      const limits = enforcedLimits({
-        controllers: groups.found,
-        countsProcesses: users !== undefined || ids !== undefined,
-        keepsLayersInMemory,
-        hasProjectQuotas: quotas !== undefined,
-        endsPastDisk: settings.diskLimit === "end",
-      });
-      const fields = {
-        limits: Object.fromEntries(limits.map(({ name, how }) => [name, how])),
-        egress: egress?.description ?? "none",
-        hasAccounts: users?.hasAccounts ?? true,
-        hasOwnIds: ids !== undefined,
-        keepsLayersInMemory,
-      };
-      log.info(fields, "linux-namespaces is ready");
-      const missing = limits.filter(({ reach }) => reach === "none").map(({ name }) => name);
-      if (missing.length > 0) {
-        log.warn({ missing }, "limits of sandboxes are not enforced: this host denies the server the means");
-      }
-      return {
-        launcher,
-        groups,
-        templates,
-        snapshots,
-        volumes,
-        agent,
-        egress,
-        keepsLayersInMemory,
-        quotas,
-        users,
-        ids,
-        idsMissing,
-        limits,
-      };
-    } catch (error) {
-      await this.closeEgress(egress);
-      await launcher.close();
-      throw error;
+  });
+  const users = await findUserNamespace();
+  const binary = await launcherBinary(join(directory, "programs"));
+  const launcher = new Launcher(binary, users, await living(directory));
+  let egress: Egress | undefined;
+  try {
+    await lock(launcher, directory);
+    const digest = installationDigest(directory);
+    const groups = await ControlGroups.find(`coppice-${digest}`);
+    egress = await openEgress(options, launcher, digest);
+    const templates = new Templates({
+      parent: join(directory, "templates"),
+      settings,
+      launcher,
+      users,
+    });
+    await templates.prepare();
+    const snapshots = new SnapshotStore({
+      directory: join(directory, "snapshots"),
+      launcher,
+      chainsInUse,
+    });
+    await snapshots.open();
+    const keepsLayersInMemory = await mustKeepLayersInMemory(options, launcher, users);
+    const quotas = keepsLayersInMemory ? undefined : await ProjectQuotas.find(launcher, directory);
+    const volumes = new VolumeStore({
+      directory: join(directory, "volumes"),
+      launcher,
+      quotas,
+      owners: templateOwners(launcher, users),
+      scanEntries: settings.diskScanEntries,
+    });
+    await volumes.open();
+    const { ids, idsMissing } = await findIds(options, launcher, {
+      digest,
+      keepsLayersInMemory,
+      template: await templates.get("base"),
+    });
+    const limits = enforcedLimits({
+      controllers: groups.found,
+      countsProcesses: users !== undefined || ids !== undefined,
+      keepsLayersInMemory,
+      hasProjectQuotas: quotas !== undefined,
+      endsPastDisk: settings.diskLimit === "end",
+    });
+    const fields = {
+      limits: Object.fromEntries(limits.map(({ name, how }) => [name, how])),
+      egress: egress?.description ?? "none",
+      hasAccounts: users?.hasAccounts ?? true,
+      hasOwnIds: ids !== undefined,
+      keepsLayersInMemory,
+    };
+    log.info(fields, "linux-namespaces is ready");
+    const missing = limits.filter(({ reach }) => reach === "none").map(({ name }) => name);
+    if (missing.length > 0) {
+      log.warn({ missing }, "limits of sandboxes are not enforced: this host denies the server the means");
     }
+    return {
+      launcher,
+      groups,
+      templates,
+      snapshots,
+      volumes,
+      agent,
+      egress,
+      keepsLayersInMemory,
+      quotas,
+      users,
+      ids,
+      idsMissing,
+      limits,
+    };
+  } catch (error) {
+    if (egress !== undefined) await closeEgress(directory, egress);
+    await launcher.close();
+    throw error;
   }
+}
 
-  /** First processes that earlier servers left; the uplink's precedes those of sandboxes. */
-  async #living(): Promise<readonly Init[]> {
-    const sandboxes = await readdir(join(this.#options.directory, "sandboxes"));
-    const directories = ["uplink", ...sandboxes.map((id) => join("sandboxes", id))];
-    const found: Init[] = [];
-    for (const directory of directories) {
-      const init = await readInit(sandboxPaths(join(this.#options.directory, directory)));
-      if (init !== undefined && (await isAlive(init))) found.push(init);
-    }
-    return found;
+/** First processes that earlier servers left; the uplink's precedes those of sandboxes. */
+async function living(directory: string): Promise<readonly Init[]> {
+  const sandboxes = await readdir(join(directory, "sandboxes"));
+  const directories = ["uplink", ...sandboxes.map((id) => join("sandboxes", id))];
+  const found: Init[] = [];
+  for (const each of directories) {
+    const init = await readProcess(join(directory, each, "init"));
+    if (init !== undefined && (await isAlive(init))) found.push(init);
   }
+  return found;
+}
 
-  /** Closes egress, unless remaining sandboxes need its rules. */
-  async closeEgress(egress: Egress | undefined): Promise<void> {
-    if (egress === undefined) return;
-    using _claim = this.#claim;
-    // Counts sandboxes of an earlier server that were never recovered, too: only the rules restrict them.
-    const left = await readdir(join(this.#options.directory, "sandboxes"));
-    await egress.close(left.length > 0);
-  }
+/** Closes egress, unless remaining sandboxes need its rules. */
+export async function closeEgress(directory: string, egress: Egress): Promise<void> {
+  // Counts sandboxes of an earlier server that were never recovered, too: only the rules restrict them.
+  const left = await readdir(join(directory, "sandboxes"));
+  await egress.close(left.length > 0);
+}
 
-  async #openEgress(launcher: Launcher, digest: string): Promise<Egress | undefined> {
-    const { egress, egressBlocked, egressProgram, egressRange: range } = this.#options.settings;
-    const directory = join(this.#options.directory, "uplink");
-    if (egress === "none") return undefined;
-    const uplink = needsUplink(this.#options.settings)
-      ? new Uplink({ launcher, program: await findUplinkProgram(egressProgram), directory, range })
-      : undefined;
-    if (uplink === undefined) {
-      const claim = await claimRange(range, interfacePrefix(digest));
-      this.#claim = { [Symbol.dispose]: () => claim.close() };
-    }
-    const settings = { range, blocked: egressBlocked };
-    const opened = new Egress({ launcher, settings, digest, uplink, log: this.#options.log });
-    try {
-      await opened.open();
-      return opened;
-    } catch (error) {
-      await this.closeEgress(opened);
-      throw error;
-    }
+async function openEgress(
+  { directory, log, settings }: HostOptions,
+  launcher: Launcher,
+  digest: string,
+): Promise<Egress | undefined> {
+  const { egress, egressBlocked: blocked, egressProgram, egressRange: range } = settings;
+  if (egress === "none") return undefined;
+  const uplinkOptions = { launcher, directory: join(directory, "uplink"), range };
+  const uplink = needsUplink(settings)
+    ? new Uplink({ ...uplinkOptions, program: await findUplinkProgram(egressProgram) })
+    : undefined;
+  const claim = uplink === undefined ? await claimRange(range, interfacePrefix(digest)) : undefined;
+  const opened = new Egress({ launcher, settings: { range, blocked }, digest, uplink, claim, log });
+  try {
+    await opened.open();
+    return opened;
+  } catch (error) {
+    await closeEgress(directory, opened);
+    throw error;
   }
+}
 
-  /** Tests an overlay on the file system of the directory. */
-  async #mustKeepLayersInMemory(launcher: Launcher, users: UserNamespace | undefined): Promise<boolean> {
-    const { directory, settings } = this.#options;
-    const { layers } = settings;
-    const options = users === undefined ? "" : ",userxattr";
-    const onDisk =
-      layers === "memory" ? "not wanted" : await tryOverlay({ launcher, directory }, { options });
-    if (onDisk === undefined) return false;
-    if (layers === "disk") throw new Error(`no overlay on ${directory}: ${onDisk}`);
-    const inMemory = await tryOverlay({ launcher, directory }, { isInMemory: true, options });
-    if (inMemory !== undefined) throw new Error(`no overlay file system: ${inMemory}`);
-    if (layers === "auto") {
-      const fields = { directory, reason: onDisk };
-      this.#options.log.warn(fields, "sandboxes store files in memory: no overlay on this file system");
-    }
-    return true;
+/** Tests an overlay on the file system of the directory. */
+async function mustKeepLayersInMemory(
+  { directory, log, settings: { layers } }: HostOptions,
+  launcher: Launcher,
+  users: UserNamespace | undefined,
+): Promise<boolean> {
+  const options = users === undefined ? "" : ",userxattr";
+  const onDisk = layers === "memory" ? "not wanted" : await tryOverlay({ launcher, directory }, { options });
+  if (onDisk === undefined) return false;
+  if (layers === "disk") throw new Error(`no overlay on ${directory}: ${onDisk}`);
+  const inMemory = await tryOverlay({ launcher, directory }, { isInMemory: true, options });
+  if (inMemory !== undefined) throw new Error(`no overlay file system: ${inMemory}`);
+  if (layers === "auto") {
+    const fields = { directory, reason: onDisk };
+    log.warn(fields, "sandboxes store files in memory: no overlay on this file system");
   }
+  return true;
+}
 
-  /** Tests whether files can be id-mapped for sandboxes with separate ids. */
-  async #findIds(
-    launcher: Launcher,
-    given: {
-      readonly digest: string;
-      readonly keepsLayersInMemory: boolean;
-      readonly template: PreparedTemplate;
-    },
-  ): Promise<Pick<Opened, "ids" | "idsMissing">> {
-    const { ids: settings } = this.#options.settings;
-    if (process.geteuid?.() !== 0) return { ids: undefined, idsMissing: undefined };
-    if (settings.count < IDS_OF_SANDBOX)
-      return { ids: undefined, idsMissing: "linux-namespaces.ids has none" };
-    const ids = new IdRanges(settings, Number.parseInt(given.digest.slice(0, 6), 16));
-    const firstId = ids.take();
-    const sources = given.template.binds.map(({ source }) => source);
-    const isInMemory = given.keepsLayersInMemory;
-    const idsMissing = await tryOverlay(
-      { launcher, directory: this.#options.directory },
-      { firstId, isInMemory, sources },
-    );
-    ids.release(firstId);
-    if (idsMissing === undefined) return { ids, idsMissing };
-    this.#options.log.warn({ reason: idsMissing }, "sandboxes have the user ids of the host");
-    return { ids: undefined, idsMissing };
-  }
+/** Tests whether files can be id-mapped for sandboxes with separate ids. */
+async function findIds(
+  { directory, log, settings: { ids: settings } }: HostOptions,
+  launcher: Launcher,
+  given: {
+    readonly digest: string;
+    readonly keepsLayersInMemory: boolean;
+    readonly template: PreparedTemplate;
+  },
+): Promise<Pick<Opened, "ids" | "idsMissing">> {
+  if (process.geteuid?.() !== 0) return { ids: undefined, idsMissing: undefined };
+  if (settings.count < IDS_OF_SANDBOX) return { ids: undefined, idsMissing: "linux-namespaces.ids has none" };
+  const ids = new IdRanges(settings, Number.parseInt(given.digest.slice(0, 6), 16));
+  const firstId = ids.take();
+  const sources = given.template.binds.map(({ source }) => source);
+  const isInMemory = given.keepsLayersInMemory;
+  const idsMissing = await tryOverlay({ launcher, directory }, { firstId, isInMemory, sources });
+  ids.release(firstId);
+  if (idsMissing === undefined) return { ids, idsMissing };
+  log.warn({ reason: idsMissing }, "sandboxes have the user ids of the host");
+  return { ids: undefined, idsMissing };
 }
 
 /** True when the server is not root and gives its sandboxes network access, which needs an uplink program. */

@@ -8,9 +8,8 @@ import { describe, it } from "node:test";
 import { setTimeout as delay } from "node:timers/promises";
 import { fileURLToPath } from "node:url";
 import { ControlGroup } from "./limits/control-groups.js";
-import { type SandboxPaths, sandboxPaths } from "./launcher/launch-instructions.js";
 import { NamespaceSandbox } from "./namespace-sandbox.js";
-import { isAlive, readFacts, readInit } from "./storage/sandbox-record.js";
+import { isAlive, readFacts, readInit, type SandboxPaths, sandboxPaths } from "./launcher/sandbox-record.js";
 import { isOnDisk, openTestBackend, reasonToSkip } from "./testing/test-backend.js";
 import { makeSandbox, runScript } from "./testing/test-sandbox.js";
 

@@ -1,18 +1,6 @@
 import { join } from "node:path";
-import type { PreparedTemplate } from "./prepared-template.js";
+import type { PreparedTemplate, SandboxFacts, SandboxPaths } from "./sandbox-record.js";
 import type { UserNamespace } from "./user-namespace.js";
-
-/** Files of a sandbox on the host, below a directory that only the server's user can enter. */
-export interface SandboxPaths {
-  readonly directory: string;
-  readonly record: string;
-  readonly init: string;
-  readonly socket: string;
-  /** Mount point of its root, in its own mount namespace only. */
-  readonly mountPoint: string;
-  /** Writable layers, with its changes to the template. */
-  readonly layers: string;
-}
 
 /** Names below `SandboxPaths.layers`: one for the root, one for each overlay of the template. */
 export const ROOT_LAYER = "root";
@@ -20,42 +8,32 @@ export function overlayLayer(index: number): string {
   return `overlay${index}`;
 }
 
-export function sandboxPaths(directory: string): SandboxPaths {
-  return {
-    directory,
-    record: join(directory, "sandbox.json"),
-    init: join(directory, "init"),
-    socket: join(directory, "agent.sock"),
-    mountPoint: join(directory, "root"),
-    layers: join(directory, "layers"),
+/** A sandbox whose first process is to be launched. */
+export interface LaunchedSandbox {
+  readonly paths: SandboxPaths;
+  readonly template: PreparedTemplate;
+  readonly facts: SandboxFacts;
+  readonly group: {
+    /** Control group of version 2 to start in; empty for none. */
+    readonly unifiedPath: string;
+    /** Files of the other groups that the first process writes itself into. */
+    readonly joinFiles: readonly string[];
   };
+  readonly volumes: readonly MountedVolume[];
+  /** True for a restart, whose layers exist. Their contents are not trusted: nothing is written to them from here. */
+  readonly hasLayers: boolean;
 }
 
 export interface LaunchOptions {
-  readonly paths: SandboxPaths;
-  readonly hostname: string;
-  readonly template: PreparedTemplate;
-  /** Files of control groups that the first process writes itself into. */
-  readonly joinFiles: readonly string[];
   /** Host path of the agent's binary. */
   readonly agent: string;
   /** Resource limits of each process: `files`, `processes`, `data` in bytes. */
   readonly resourceLimits: Readonly<Record<string, number>>;
-  readonly sharedMemoryMiB: number;
   /** True when setuid programs may gain privileges, as `sudo` does. */
   readonly allowsSudo: boolean;
-  /** Size of a memory file system for the layers; undefined for layers on disk. */
-  readonly memoryLayersMiB: number | undefined;
-  /** Project of its files, with the project's limit. */
-  readonly project: { readonly number: number; readonly limitMiB: number } | undefined;
   /** Undefined where the server is root. */
   readonly users: UserNamespace | undefined;
-  /** Host id of its root, where a root server gives each sandbox separate ids. */
-  readonly firstId: number | undefined;
   readonly nameservers: readonly string[];
-  readonly volumes: readonly MountedVolume[];
-  /** True for a restart, whose layers exist. Their contents are not trusted: nothing is written to them from here. */
-  readonly hasLayers: boolean;
 }
 
 /** A volume as mounted in a sandbox. */
@@ -127,8 +105,10 @@ const HIDDEN_PROC = [
 ];
 
 /** Instructions that turn a forked launcher into the first process of a sandbox. */
-export function launchInstructions(options: LaunchOptions): string[] {
-  const { firstId, hasLayers, paths, template, memoryLayersMiB, project, resourceLimits, users } = options;
+export function launchInstructions(sandbox: LaunchedSandbox, options: LaunchOptions): string[] {
+  const { facts, hasLayers, paths, template } = sandbox;
+  const { firstId, memoryLayersMiB, project } = facts;
+  const { users } = options;
   const mapped = firstId === undefined ? "" : "m";
   const layers = template.overlays.map((overlay, index) => ({
     ...overlay,
@@ -137,7 +117,7 @@ export function launchInstructions(options: LaunchOptions): string[] {
   return [
     ...instruction("program", options.agent),
     // First, so that the control groups count everything.
-    ...options.joinFiles.flatMap((file) => ["join", file]),
+    ...sandbox.group.joinFiles.flatMap((file) => ["join", file]),
     "own-groups",
     ...(hasLayers ? [] : [...directory(paths.mountPoint), ...directory(paths.layers)]),
     ...(memoryLayersMiB === undefined
@@ -145,8 +125,8 @@ export function launchInstructions(options: LaunchOptions): string[] {
       : ["tmpfs", paths.layers, "", `mode=700,size=${memoryLayersMiB}m`]),
     ...(project === undefined
       ? []
-      : ["project-quota", paths.layers, String(project.number), String(project.limitMiB)]),
-    ...rootLayer(options),
+      : ["project-quota", paths.layers, String(project), String(facts.limits.diskMiB)]),
+    ...rootLayer(sandbox, options),
     ...layers.flatMap(({ layer }) => layerDirectories(layer, hasLayers)),
     // Files on disk have the ids that the sandbox sees; its host ids are stored nowhere.
     ...(firstId === undefined ? [] : ["owner"]),
@@ -154,18 +134,18 @@ export function launchInstructions(options: LaunchOptions): string[] {
     ...instruction("root", paths.mountPoint),
     ...template.binds.flatMap(({ target, source }) => ["bind", target, source, `rd${mapped}`]),
     ...layers.flatMap(({ target, lowers, layer }) => overlayOf(target, lowers, layer, users)),
-    ...devices(options),
+    ...devices(facts, users),
     ...instruction("null", "/dev/null"),
     ...instruction("proc", "/proc"),
     ...READ_ONLY_PROC.flatMap((name) => ["read-only", `/proc/${name}`]),
     ...HIDDEN_PROC.flatMap((name) => ["hide", `/proc/${name}`]),
     // Last, and before any process of the sandbox runs: the places can only be files and directories.
-    ...options.volumes.flatMap(({ target, source, readOnly }) =>
+    ...sandbox.volumes.flatMap(({ target, source, readOnly }) =>
       instruction("volume", target, source, `${readOnly ? "r" : ""}sd${mapped}`),
     ),
     "enter",
-    ...instruction("hostname", options.hostname),
-    ...Object.entries({ ...resourceLimits, core: 0 }).flatMap(([name, value]) => [
+    ...instruction("hostname", facts.id),
+    ...Object.entries({ ...options.resourceLimits, core: 0 }).flatMap(([name, value]) => [
       "resource-limit",
       name,
       String(value),
@@ -180,8 +160,10 @@ export function launchInstructions(options: LaunchOptions): string[] {
   ];
 }
 
-function rootLayer(options: LaunchOptions): string[] {
-  const { hasLayers, hostname, nameservers, paths } = options;
+function rootLayer(
+  { facts: { id: hostname }, hasLayers, paths }: LaunchedSandbox,
+  { nameservers }: LaunchOptions,
+): string[] {
   const layer = join(paths.layers, ROOT_LAYER);
   if (hasLayers) return layerDirectories(layer, hasLayers);
   const upper = join(layer, "upper");
@@ -221,7 +203,8 @@ function overlayOf(
   return ["overlay", target, lowers.join(":"), layer, users === undefined ? "" : ",userxattr"];
 }
 
-function devices({ firstId = 0, sharedMemoryMiB, users }: LaunchOptions): string[] {
+function devices({ firstId = 0, limits }: SandboxFacts, users: UserNamespace | undefined): string[] {
+  const sharedMemoryMiB = Math.max(1, Math.floor(limits.memoryMiB / 2));
   const terminals = "newinstance,ptmxmode=0666,mode=0620";
   const group = users?.hasAccounts === false ? "" : `,gid=${firstId + TERMINALS_GROUP}`;
   return [

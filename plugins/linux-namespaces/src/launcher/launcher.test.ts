@@ -9,7 +9,7 @@ import { agentBinary } from "@coppice/agent";
 import { Launcher } from "./launcher.js";
 import { launcherBinary } from "./launcher-binary.js";
 import { reasonToSkip } from "../testing/test-backend.js";
-import { isAlive } from "../storage/sandbox-record.js";
+import { isAlive } from "./sandbox-record.js";
 import { findUserNamespace } from "./user-namespace.js";
 
 describe("the launcher", { skip: reasonToSkip() ?? false, concurrency: 1 }, () => {

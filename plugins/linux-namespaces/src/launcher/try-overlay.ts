@@ -1,7 +1,7 @@
 import { mkdir, stat } from "node:fs/promises";
 import { join } from "node:path";
 import { messageOf } from "@coppice/core";
-import { sandboxPaths } from "./launch-instructions.js";
+import { sandboxPaths } from "./sandbox-record.js";
 import type { Launcher } from "./launcher.js";
 
 /**

@@ -87,10 +87,6 @@ export class ControlGroups {
     return new Map([...this.#hierarchies].map(([controller, { version }]) => [controller, version]));
   }
 
-  has(controller: Controller): boolean {
-    return this.#hierarchies.has(controller);
-  }
-
   /** Creates the empty groups of a sandbox. */
   async create(id: string, limits: GroupLimits): Promise<ControlGroup> {
     const record: Record<string, GroupRecord[string]> = {};
@@ -169,11 +165,9 @@ export class ControlGroup {
 
   /** @throws SandboxError failed_precondition when more memory is in use. */
   async limit(limits: GroupLimits): Promise<void> {
-    await this.#limit(limits).catch((error: NodeJS.ErrnoException) => {
-      if (error.code !== "EBUSY") throw error;
-      throw new SandboxError("limits_below_use", "the sandbox uses more memory than that", {
-        cause: error,
-      });
+    await this.#limit(limits).catch((cause: NodeJS.ErrnoException) => {
+      if (cause.code !== "EBUSY") throw cause;
+      throw new SandboxError("limits_below_use", "the sandbox uses more memory than that", { cause });
     });
   }
 
@@ -261,11 +255,15 @@ async function limitMemoryOfVersion1(path: string, bytes: string): Promise<void>
   if (!isRaised) await withSwap();
 }
 
+async function membersOf(path: string): Promise<readonly string[]> {
+  return (await read(path, "cgroup.procs"))?.split("\n").filter(Boolean) ?? [];
+}
+
 /** Also kills processes of a dead server that remain in the group. */
 async function endMembers(path: string): Promise<void> {
   await write(path, "cgroup.kill", "1").catch(() => undefined);
   for (let attempt = 0; attempt < REMOVE_ATTEMPTS; attempt++) {
-    const members = (await read(path, "cgroup.procs"))?.split("\n").filter(Boolean) ?? [];
+    const members = await membersOf(path);
     if (members.length === 0) return;
     for (const pid of members) {
       try {
@@ -347,13 +345,12 @@ async function openUnified(
   const usable: Controller[] = [];
   if (!(await makeGroup(path))) return { path, controllers: [] };
   for (const controller of wanted) {
-    const isOn = await enable(top, controller)
-      .then(() => enable(path, controller))
-      .then(
-        () => true,
-        () => false,
-      );
-    if (isOn) usable.push(controller);
+    try {
+      for (const group of [top, path]) await enable(group, controller);
+      usable.push(controller);
+    } catch {
+      // The server may not delegate it.
+    }
   }
   return { path, controllers: [...usable, "freezer"] };
 }
@@ -366,7 +363,7 @@ async function enable(path: string, controller: string): Promise<void> {
 async function moveAside(path: string): Promise<void> {
   const aside = join(path, SUPERVISOR);
   await mkdir(aside, { recursive: true });
-  for (const pid of (await read(path, "cgroup.procs"))?.split("\n").filter(Boolean) ?? []) {
+  for (const pid of await membersOf(path)) {
     await write(aside, "cgroup.procs", pid).catch(() => undefined);
   }
 }

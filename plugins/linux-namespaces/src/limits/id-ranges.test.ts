@@ -5,8 +5,7 @@ import { join } from "node:path";
 import { after, before, describe, it } from "node:test";
 import type { Sandbox } from "@coppice/core/backend";
 import { IDS_OF_SANDBOX, IdRanges } from "./id-ranges.js";
-import { sandboxPaths } from "../launcher/launch-instructions.js";
-import { type SandboxFacts, readFacts, readInit } from "../storage/sandbox-record.js";
+import { type SandboxFacts, readFacts, readInit, sandboxPaths } from "../launcher/sandbox-record.js";
 import { type TestBackend, openTestBackend, reasonToSkip } from "../testing/test-backend.js";
 import { makeSandbox, runScript } from "../testing/test-sandbox.js";
 

@@ -1,5 +1,5 @@
 import { once } from "node:events";
-import { type Server, createServer } from "node:net";
+import { createServer } from "node:net";
 import { networkInterfaces } from "node:os";
 import { setTimeout as sleep } from "node:timers/promises";
 import { SandboxError } from "@coppice/core";
@@ -11,10 +11,9 @@ const PAUSE_MS = 20;
  * Reserves a range of addresses for this server, by a name in the kernel that is unique in each network namespace and
  * ends with its process.
  * @param prefix of this installation's interfaces; other interfaces must not have addresses of the range.
- * @returns the reservation; closing releases it.
  * @throws SandboxError unavailable when the range is in use.
  */
-export async function claimRange(range: string, prefix: string): Promise<Server> {
+export async function claimRange(range: string, prefix: string): Promise<Disposable> {
   const claim = createServer().unref();
   const refuse = (by: string): SandboxError =>
     new SandboxError("egress_range_in_use", `egressRange ${range} is used by ${by}: set another range`);
@@ -35,5 +34,5 @@ export async function claimRange(range: string, prefix: string): Promise<Server>
     claim.close();
     throw refuse(`the interface ${name} of this host, perhaps that of another installation's sandbox`);
   }
-  return claim;
+  return { [Symbol.dispose]: () => claim.close() };
 }

@@ -20,6 +20,8 @@ export interface EgressOptions {
   readonly digest: string;
   /** Way out for a server that is not root; undefined where the host's network is used. */
   readonly uplink: Uplink | undefined;
+  /** Reserves the range among servers of this host; released by `close`. */
+  readonly claim?: Disposable | undefined;
   readonly log: Logger;
 }
 
@@ -86,6 +88,7 @@ export class Egress {
    * installation, not the host, turned it on.
    */
   async close(isInUse: boolean): Promise<void> {
+    using _claim = this.#options.claim;
     this.#closing.abort();
     await this.#looking;
     if (isInUse) return;
@@ -131,8 +134,8 @@ export class Egress {
     const isWithoutRules = rules.allowOut.length + rules.denyOut.length === 0;
     if (isWithoutRules && !this.#restricted.has(network)) return;
     this.#restricted.add(network);
-    await this.#run(["nft", "-f", "-"], this.#rulesOf(network, rules));
     if (isWithoutRules) await this.#unrestrict(network);
+    else await this.#run(["nft", "-f", "-"], this.#rulesOf(network, rules));
   }
 
   /** Connects a sandbox. */
@@ -216,11 +219,7 @@ route add default via ${host}
     const table = `inet ${this.#table}`;
     // One transaction. Each flushed chain or set is declared first, so that it need not exist.
     return `table ${table} {
-  set blocked {
-    type ipv4_addr
-    flags interval
-    auto-merge
-  }
+  ${setOf("blocked", [])}
   map outgoing {
     type ifname : verdict
   }
@@ -242,12 +241,7 @@ flush chain ${table} input
 flush chain ${table} forward
 flush chain ${table} postrouting
 table ${table} {
-  set blocked {
-    type ipv4_addr
-    flags interval
-    auto-merge
-    elements = { ${[...blocked, range, ...this.#hostAddresses].join(", ")} }
-  }
+  ${setOf("blocked", [...blocked, range, ...this.#hostAddresses])}
   chain input {
     iifname ${ours} drop
   }
@@ -271,7 +265,14 @@ table ${table} {
     const { allow, deny, incoming, outgoing } = namesOf(network);
     const link = this.#interface(network);
     const table = `inet ${this.#table}`;
-    return `${this.#emptyRulesOf(network)}
+    return `table ${table} {
+  ${setOf(allow, [])}
+  ${setOf(deny, [])}
+  chain ${outgoing} {
+  }
+  chain ${incoming} {
+  }
+}
 flush set ${table} ${allow}
 flush set ${table} ${deny}
 flush chain ${table} ${outgoing}
@@ -298,18 +299,6 @@ table ${table} {
   }
 }
 `;
-  }
-
-  #emptyRulesOf(network: number): string {
-    const { allow, deny, incoming, outgoing } = namesOf(network);
-    return `table inet ${this.#table} {
-  ${setOf(allow, [])}
-  ${setOf(deny, [])}
-  chain ${outgoing} {
-  }
-  chain ${incoming} {
-  }
-}`;
   }
 
   /** Removes the rules of a network, complete or not. */

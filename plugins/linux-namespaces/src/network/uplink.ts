@@ -3,7 +3,7 @@ import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { agentBinary } from "@coppice/agent";
 import type { Init, Launcher } from "../launcher/launcher.js";
-import { isAlive, readProcess } from "../storage/sandbox-record.js";
+import { isAlive, readProcess } from "../launcher/sandbox-record.js";
 import type { UplinkProgram } from "./uplink-program.js";
 
 export interface UplinkOptions {

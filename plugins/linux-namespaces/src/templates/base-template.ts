@@ -7,14 +7,15 @@ import {
   readdir,
   readlink,
   rename,
-  stat,
   symlink,
   writeFile,
 } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import type { HostPython } from "./host-python.js";
-import type { Bind, PreparedTemplate } from "../launcher/prepared-template.js";
+import type { PreparedTemplate } from "../launcher/sandbox-record.js";
 import type { TemplateOwners } from "./template-owners.js";
+
+type Bind = PreparedTemplate["binds"][number];
 
 /** Incremented when the template of an unchanged host changes. */
 const LAYOUT = 6;
@@ -385,12 +386,8 @@ async function makeFile(path: string, text: string, mode: number): Promise<void>
 }
 
 async function exists(path: string): Promise<boolean> {
-  return stat(path).then(
+  return lstat(path).then(
     () => true,
-    () =>
-      lstat(path).then(
-        () => true,
-        () => false,
-      ),
+    () => false,
   );
 }

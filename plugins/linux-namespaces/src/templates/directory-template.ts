@@ -2,7 +2,7 @@ import { createHash, randomBytes } from "node:crypto";
 import { chmod, copyFile, lstat, mkdir, readFile, rename, stat, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { messageOf } from "@coppice/core";
-import type { PreparedTemplate } from "../launcher/prepared-template.js";
+import type { PreparedTemplate } from "../launcher/sandbox-record.js";
 import type { TemplateOwners } from "./template-owners.js";
 
 export interface DirectoryTemplateOptions {

@@ -6,7 +6,7 @@ import { prepareDirectoryTemplate, readAccounts } from "./directory-template.js"
 import { type HostPython, inspectPython } from "./host-python.js";
 import type { Launcher } from "../launcher/launcher.js";
 import type { LinuxNamespacesSettings } from "../linux-namespaces-config.js";
-import type { PreparedTemplate } from "../launcher/prepared-template.js";
+import type { PreparedTemplate } from "../launcher/sandbox-record.js";
 import { type TemplateOwners, templateOwners } from "./template-owners.js";
 import type { UserNamespace } from "../launcher/user-namespace.js";
 

@@ -1,8 +1,7 @@
 import assert from "node:assert/strict";
 import { join } from "node:path";
 import type { Sandbox } from "@coppice/core/backend";
-import { sandboxPaths } from "../launcher/launch-instructions.js";
-import { readInit } from "../storage/sandbox-record.js";
+import { readInit, sandboxPaths } from "../launcher/sandbox-record.js";
 
 /** Kills the first process of a sandbox; the kernel kills the others with it. */
 export async function endInit(directory: string, { id }: Pick<Sandbox, "id">): Promise<void> {

@@ -5,10 +5,10 @@ import { basename, join } from "node:path";
 import type { Logger } from "@coppice/core";
 import { agentBinary } from "@coppice/agent";
 import type { z } from "zod";
-import { installationDigest } from "../installation-digest.js";
+import { installationDigest } from "../open-host.js";
 import { LinuxNamespacesBackend } from "../linux-namespaces-backend.js";
 import { linuxNamespacesConfig } from "../linux-namespaces-config.js";
-import { readProcess } from "../storage/sandbox-record.js";
+import { readProcess } from "../launcher/sandbox-record.js";
 
 /** A Python with ipykernel, the `python3` of the template code-interpreter-v1. */
 export const PYTHON = process.env["COPPICE_PYTHON"] ?? "python3";

@@ -10,7 +10,7 @@ import { it } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import { ALL_TRAFFIC } from "@coppice/core/backend";
 import type { Init } from "../launcher/launcher.js";
-import { isAlive, readProcess } from "../storage/sandbox-record.js";
+import { isAlive, readProcess } from "../launcher/sandbox-record.js";
 import { type Internet, openInternet } from "./open-internet.js";
 import { openTestBackend, type TestBackend } from "./test-backend.js";
 import { makeSandbox, reach } from "./test-sandbox.js";

@@ -1,10 +1,24 @@
 import { readFile, rename, writeFile } from "node:fs/promises";
+import { join } from "node:path";
 import { z } from "zod";
-import type { SandboxPaths } from "../launcher/launch-instructions.js";
-import type { Init } from "../launcher/launcher.js";
+import type { Init } from "./launcher.js";
 
 const names = z.array(z.string()).readonly();
 const limit = z.number();
+
+/** Layers and mounts of a template, read-only and shared by its sandboxes. Lower layers are host paths, topmost first. */
+const preparedTemplate = z
+  .object({
+    name: z.string(),
+    lowers: names,
+    /** Directories and files of the host that a sandbox sees read-only, over existing ones at `target`. */
+    binds: z.array(z.object({ target: z.string(), source: z.string() }).readonly()).readonly(),
+    /** Writable directories over directories of the host. */
+    overlays: z.array(z.object({ target: z.string(), lowers: names }).readonly()).readonly(),
+  })
+  .readonly();
+
+export type PreparedTemplate = z.infer<typeof preparedTemplate>;
 
 /** Facts that let a later server adopt a sandbox. Written before any part of it is created. */
 const sandboxFacts = z
@@ -14,15 +28,7 @@ const sandboxFacts = z
     /** Host paths of the layers of its root. */
     lowers: names,
     /** Template of its root; absent in records from before sandboxes could be stopped. */
-    root: z
-      .object({
-        name: z.string(),
-        lowers: names,
-        binds: z.array(z.object({ target: z.string(), source: z.string() }).readonly()).readonly(),
-        overlays: z.array(z.object({ target: z.string(), lowers: names }).readonly()).readonly(),
-      })
-      .readonly()
-      .optional(),
+    root: preparedTemplate.optional(),
     /** True while it has no processes, or is about to have none. */
     isStopped: z.boolean().optional(),
     /** Snapshots below its layers. */
@@ -46,6 +52,22 @@ const sandboxFacts = z
   .readonly();
 
 export type SandboxFacts = z.infer<typeof sandboxFacts>;
+
+/** Files of a sandbox on the host, below a directory that only the server's user can enter. */
+export type SandboxPaths = Readonly<ReturnType<typeof sandboxPaths>>;
+
+export function sandboxPaths(directory: string) {
+  return {
+    directory,
+    record: join(directory, "sandbox.json"),
+    init: join(directory, "init"),
+    socket: join(directory, "agent.sock"),
+    /** Mount point of its root, in its own mount namespace only. */
+    mountPoint: join(directory, "root"),
+    /** Writable layers, with its changes to the template. */
+    layers: join(directory, "layers"),
+  };
+}
 
 export async function writeFacts(paths: SandboxPaths, facts: SandboxFacts): Promise<void> {
   await writeFile(`${paths.record}.new`, JSON.stringify(facts), { mode: 0o600 });
