@@ -40,7 +40,7 @@ struct process {
   bool is_discarded;
   bool has_exited, is_exit_sent;
   bool is_end_sent;
-  bool is_input_end_due, is_input_closed_due;
+  bool is_input_closed_due;
   bool is_announced;
   bool is_released;
   uint16_t label_length;
