@@ -246,25 +246,6 @@ static int hide(const char *path) {
   return result;
 }
 
-static int make_directory(const char *path, const char *mode) {
-  const char *name;
-  int parent = open_parent(path, &name);
-  if (parent < 0) return -1;
-  int result = mkdirat(parent, name, (mode_t)strtol(mode, NULL, 8));
-  close(parent);
-  return result;
-}
-
-static int make_device(const char *path, const char *major_number, const char *minor_number) {
-  const char *name;
-  int parent = open_parent(path, &name);
-  if (parent < 0) return -1;
-  dev_t device = makedev((unsigned)atoi(major_number), (unsigned)atoi(minor_number));
-  int result = mknodat(parent, name, S_IFCHR | 0666, device);
-  close(parent);
-  return result;
-}
-
 /** Opened early, because its path may be covered later. */
 static int open_null(const char *path) {
   int fd = open_target(path);
@@ -274,23 +255,24 @@ static int open_null(const char *path) {
   return null;
 }
 
-static int make_file(const char *path, const char *mode, const char *text) {
-  const char *name;
-  int parent = open_parent(path, &name);
-  if (parent < 0) return -1;
-  int fd = openat(parent, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, (mode_t)strtol(mode, NULL, 8));
-  close(parent);
+static int write_new(int parent, const char *name, mode_t mode, const char *text) {
+  int fd = openat(parent, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);
   if (fd < 0) return -1;
   bool is_written = write(fd, text, strlen(text)) == (ssize_t)strlen(text);
   return close(fd) == 0 && is_written ? 0 : -1;
 }
 
-static int make_link(const char *path, const char *target) {
+/** Makes a directory, a file, a link or a node of a device, by the letter of `kind`. */
+static int make(char kind, const char *path, const char *second, const char *third) {
   const char *name;
-  int parent = open_parent(path, &name);
+  int parent = open_parent(path, &name), result = -1;
   if (parent < 0) return -1;
-  int result = symlinkat(target, parent, name);
-  close(parent);
+  mode_t mode = (mode_t)strtol(second, NULL, 8);
+  if (kind == 'd') result = mkdirat(parent, name, mode);
+  if (kind == 'f') result = write_new(parent, name, mode, third);
+  if (kind == 'l') result = symlinkat(second, parent, name);
+  if (kind == 'n') result = mknodat(parent, name, S_IFCHR | 0666, makedev((unsigned)atoi(second), (unsigned)atoi(third)));
+  close_after(parent);
   return result;
 }
 
@@ -400,7 +382,7 @@ static int follow(const char *name, const char **arguments) {
 #define IS(word) (strcmp(name, word) == 0)
   if (IS("join")) return join_group(first);
   if (IS("own-groups")) return unshare(CLONE_NEWCGROUP);
-  if (IS("directory")) return make_directory(first, second);
+  if (IS("directory")) return make('d', first, second, third);
   if (IS("overlay")) return overlay(first, second, third, arguments[3]);
   if (IS("tmpfs")) return mount_at(first, "tmpfs", mount_flags(second), third);
   if (IS("proc")) return mount_at(first, "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL);
@@ -408,12 +390,12 @@ static int follow(const char *name, const char **arguments) {
   if (IS("bind")) return bind_at(first, second, third);
   if (IS("volume")) return mount_volume(first, second, third);
   if (IS("root")) return set_root(first);
-  if (IS("device")) return make_device(first, second, third);
+  if (IS("device")) return make('n', first, second, third);
   if (IS("owner")) return own_what_is_made();
   if (IS("users")) return join_users();
   if (IS("null")) return open_null(first);
-  if (IS("file")) return make_file(first, second, third);
-  if (IS("link")) return make_link(first, second);
+  if (IS("file")) return make('f', first, second, third);
+  if (IS("link")) return make('l', first, second, third);
   if (IS("read-only")) return read_only(first);
   if (IS("hide")) return hide(first);
   if (IS("enter")) return enter();

@@ -6,9 +6,9 @@ import type { Sandbox, SandboxBackend, SandboxSpec } from "@coppice/core/backend
 import { HostAgent } from "./host-agent.js";
 import { killProcesses } from "./processes/host-processes.js";
 import { LocalSandbox, type LocalSandboxSettings } from "./local-sandbox.js";
-import { abandonedDirectories } from "./directories/owned-directory.js";
 import { type Owner, currentOwner } from "./directories/owner.js";
 import {
+  abandonedDirectories,
   makeSandboxDirectory,
   removeSandboxDirectory,
   sandboxDirectoryAt,

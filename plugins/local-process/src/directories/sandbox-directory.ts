@@ -1,7 +1,6 @@
-import { chmod, mkdir } from "node:fs/promises";
+import { chmod, lstat, mkdir, mkdtemp, readdir, realpath } from "node:fs/promises";
 import { dirname, join } from "node:path";
-import { makeOwnedDirectory } from "./owned-directory.js";
-import type { Owner } from "./owner.js";
+import { type Owner, isGone } from "./owner.js";
 import { removeTree } from "../files/remove-tree.js";
 import { makeDirectory } from "../files/walk.js";
 
@@ -17,6 +16,8 @@ export interface SandboxDirectory {
 /** World-writable with the sticky bit. */
 const SHARED_DIRECTORY = "tmp";
 const INITIAL_DIRECTORIES = ["home/user", "root", SHARED_DIRECTORY];
+/** Its owner is part of the name, so that a crash at any moment leaves an attributable directory. */
+const NAME = /^coppice-.+-([0-9a-f]{4}\.\d+\.[0-9a-f]{8})-\w{6}$/;
 
 export interface NewSandboxDirectory {
   /** Directory on the host in which it is created. */
@@ -31,7 +32,8 @@ export async function makeSandboxDirectory(
   signal: AbortSignal,
 ): Promise<SandboxDirectory> {
   signal.throwIfAborted();
-  const path = await makeOwnedDirectory(options.parent, options.id, options.owner);
+  const { parent, id, owner } = options;
+  const path = await realpath(await mkdtemp(join(parent, `coppice-${id}-${owner}-`)));
   try {
     const directory = sandboxDirectoryAt(path);
     await mkdir(directory.stage, { mode: 0o700 });
@@ -46,6 +48,25 @@ export async function makeSandboxDirectory(
     await removeSandboxDirectory(path);
     throw error;
   }
+}
+
+/** Directories of servers that have ended. */
+export async function abandonedDirectories(parent: string): Promise<readonly string[]> {
+  const abandoned: string[] = [];
+  const resolved = await realpath(parent);
+  for (const name of await readdir(resolved)) {
+    const owner = NAME.exec(name)?.[1];
+    if (owner === undefined) continue;
+    const path = join(resolved, name);
+    if ((await isOurs(path)) && (await isGone(owner))) abandoned.push(path);
+  }
+  return abandoned;
+}
+
+// The parent is often /tmp, where any user can create a directory with such a name.
+async function isOurs(path: string): Promise<boolean> {
+  const stats = await lstat(path).catch(() => undefined);
+  return stats !== undefined && stats.isDirectory() && stats.uid === process.getuid?.();
 }
 
 /** Returns the paths of an existing directory. */
