@@ -13,14 +13,13 @@
 #include <sys/procctl.h>
 #include <sys/stat.h>
 #include <sys/user.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #ifdef COPPICE_HAS_INOTIFY
 #include <sys/inotify.h>
 #endif
 
-enum { KILL_ROUNDS = 2000, OPEN_ATTEMPTS = 64, LINKS_LIMIT = 40, GROUPS = 256 };
+enum { OPEN_ATTEMPTS = 64, LINKS_LIMIT = 40, GROUPS = 256 };
 
 void platform_harden(void) {
   // Ends with the next exec, so that programs can be debugged. Not PROC_NO_NEW_PRIVS_CTL, which would break sudo(8).
@@ -31,16 +30,9 @@ void platform_harden(void) {
 
 void platform_close_from(int first) { close_range((unsigned)first, ~0u, 0); }
 
-void platform_kill_descendants(void) {
-  // A reaper among the descendants hides its own until it is dead: repeat until there are none.
-  for (unsigned round = 0; round < KILL_ROUNDS; round++) {
-    struct procctl_reaper_kill all = {.rk_sig = SIGKILL};
-    procctl(P_PID, 0, PROC_REAP_KILL, &all);
-    pid_t pid;
-    while ((pid = waitpid(-1, NULL, WNOHANG)) > 0) continue;
-    if (pid < 0) return;
-    usleep(1000);
-  }
+void platform_kill_children(void) {
+  struct procctl_reaper_kill all = {.rk_sig = SIGKILL};
+  procctl(P_PID, 0, PROC_REAP_KILL, &all);
 }
 
 // --- files

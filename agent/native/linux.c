@@ -14,7 +14,6 @@
 #include <sys/statfs.h>
 #include <sys/syscall.h>
 #include <sys/fsuid.h>
-#include <sys/wait.h>
 #include <sys/xattr.h>
 #include <grp.h>
 #include <limits.h>
@@ -30,7 +29,7 @@ struct open_how {
 };
 #endif
 
-enum { KILL_ROUNDS = 2000, OPEN_ATTEMPTS = 64 };
+enum { OPEN_ATTEMPTS = 64 };
 
 void platform_harden(void) {
   prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
@@ -53,8 +52,8 @@ static pid_t parent_of(const char *pid) {
   return end && strlen(end) > 4 ? (pid_t)strtol(end + 4, NULL, 10) : -1;
 }
 
-/** Sends SIGKILL to every child, also on kernels without a list of children. */
-static void kill_children(void) {
+// Also on kernels without a list of children.
+void platform_kill_children(void) {
   DIR *processes = opendir("/proc");
   if (processes == NULL) return;
   const struct dirent *entry;
@@ -63,19 +62,6 @@ static void kill_children(void) {
     kill((pid_t)strtol(entry->d_name, NULL, 10), SIGKILL);
   }
   closedir(processes);
-}
-
-void platform_kill_descendants(void) {
-  // The end of a namespace's first process ends all others in it.
-  if (getpid() == 1) return;
-  // Children of dead processes become children of this one: repeat until there are none.
-  for (unsigned round = 0; round < KILL_ROUNDS; round++) {
-    kill_children();
-    pid_t pid;
-    while ((pid = waitpid(-1, NULL, WNOHANG)) > 0) continue;
-    if (pid < 0) return;
-    usleep(1000);
-  }
 }
 
 // --- files

@@ -20,8 +20,8 @@
 /** Keeps other processes, including root's, from tracing this one; makes orphans its children. */
 void platform_harden(void);
 void platform_close_from(int first);
-/** Kills every descendant of this process, and waits for their end. */
-void platform_kill_descendants(void);
+/** Sends SIGKILL to every child of this process, and to as many of their descendants as the system finds for it. */
+void platform_kill_children(void);
 
 /** Opens the `/` of file operations. @return a descriptor, or -1 with errno. */
 int platform_open_root(const char *path);

@@ -22,6 +22,7 @@ enum role { ROLE_INPUT, ROLE_OUTPUT, ROLE_ERROR_OUTPUT, ROLE_ENTRY };
 
 // More than the capacity of a pipe: limit for reading the output of a killed process, while others may go on writing.
 enum { LEFT_BYTES = 1024 * 1024 };
+enum { KILL_ROUNDS = 2000 };
 
 struct process {
   struct object object;
@@ -506,7 +507,17 @@ void process_kill_all(void) {
     struct process *process = (struct process *)object;
     if (object->kind == &process_kind && !process->has_exited && process->pid > 0) kill(-process->pid, SIGKILL);
   }
-  platform_kill_descendants();
+  // The end of a namespace's first process ends all others in it.
+  if (getpid() == 1) return;
+  // Children of dead processes become children of this one, and so do those that another reaper hid: repeat until there
+  // are none.
+  for (unsigned round = 0; round < KILL_ROUNDS; round++) {
+    platform_kill_children();
+    pid_t pid;
+    while ((pid = waitpid(-1, NULL, WNOHANG)) > 0) continue;
+    if (pid < 0) return;
+    usleep(1000);
+  }
 }
 
 static void process_free(struct object *object) {
