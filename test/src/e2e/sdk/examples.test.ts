@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import { execFile } from "node:child_process";
-import { readdir } from "node:fs/promises";
+import { existsSync } from "node:fs";
+import { readFile, readdir } from "node:fs/promises";
 import { after, before, describe, it } from "node:test";
 import { fileURLToPath } from "node:url";
 import { promisify } from "node:util";
@@ -9,7 +10,8 @@ import { API_KEY } from "../../harness/server/api-key.js";
 import { startFullServer } from "../../harness/server/start-full-server.js";
 
 const run = promisify(execFile);
-const EXAMPLES = fileURLToPath(new URL("../../../../examples/", import.meta.url));
+const ROOT = fileURLToPath(new URL("../../../../", import.meta.url));
+const EXAMPLES = `${ROOT}examples/`;
 
 /** Expected output of each example, the same in all languages. */
 const PRINTED: Readonly<Record<string, string>> = {
@@ -72,6 +74,38 @@ describe("the examples with the official SDKs", { timeout: 240_000 }, () => {
     });
     assert.equal(stdout, "step 1\nstep 2\nstep 3\nexit code: 7\nstopped\nrunning\ndone\n");
     assert.equal(stderr, "");
+  });
+
+  const withoutCurl = existsSync("/usr/bin/curl") ? false : "it needs curl";
+  it("the curl lines of docs/commands-v1.md follow a command to its end", { skip: withoutCurl }, async () => {
+    const page = await readFile(`${ROOT}docs/commands-v1.md`, "utf8");
+    const [, lines = ""] = /```sh\n([^]*?)```/.exec(page) ?? [];
+    const script = lines.replace("http://127.0.0.1:3000", server.url);
+    assert.notEqual(script, lines);
+    const { stdout } = await run("sh", ["-euc", script], {
+      env: { PATH: process.env["PATH"], TOKEN: API_KEY },
+      timeout: 60_000,
+    });
+    const { bytes } = JSON.parse(/^event: log\n.*\ndata: (.*)$/m.exec(stdout)?.[1] ?? "{}") as {
+      bytes?: string;
+    };
+    assert.equal(bytes, "1\n2\n3\n", stdout);
+    assert.match(stdout, /^event: end\ndata: \{"phase":"exited","exit_code":7\}$/m);
+  });
+
+  it("the table of docs/commands-v1.md has each route of the plugin, and no other", async () => {
+    const page = await readFile(`${ROOT}docs/commands-v1.md`, "utf8");
+    const rows = [...page.matchAll(/^\| `([A-Z]+)(?:`, `([A-Z]+))? (\/\S+)`(?:, `…(\/\w+)`)? +\| /gm)];
+    const listed = rows.flatMap(([, method, other, path = "", sibling]) => {
+      const paths = sibling === undefined ? [path] : [path, path.replace(/\/\w+$/, sibling)];
+      return [method, other].flatMap((verb) =>
+        verb === undefined ? [] : paths.map((at) => `${verb} ${at}`),
+      );
+    });
+    const served = server.routes
+      .filter(({ plugin }) => plugin === "commands-v1")
+      .map(({ method, path }) => `${method} ${path.replace(/^\/v1/, "").replace(/:(\w+)/g, "{$1}")}`);
+    assert.deepEqual(listed.toSorted(), served.toSorted());
   });
 
   it("leave no sandbox", () => assert.equal(server.sandboxes.list().length, 0));
