@@ -8,6 +8,7 @@ import { Sandbox } from "e2b";
 import { WebSocket } from "ws";
 import type { TestServer } from "@coppice/core/testing";
 import { eventually } from "../../harness/host/eventually.js";
+import { freePort } from "../../harness/host/free-port.js";
 import { exchange } from "../../harness/clients/exchange.js";
 import { pointSdkAt } from "../../harness/server/point-sdk-at.js";
 import { startFullServer } from "../../harness/server/start-full-server.js";
@@ -239,16 +240,6 @@ async function serveInside(sandbox: Sandbox): Promise<number> {
   });
   handle.wait().catch(() => undefined);
   return eventually(`the port (${handle.stderr})`, () => Number(handle.stdout), 10_000);
-}
-
-async function freePort(): Promise<number> {
-  const probe = createServer().listen(0, "127.0.0.1");
-  await once(probe, "listening");
-  const address = probe.address();
-  probe.close();
-  await once(probe, "close");
-  if (address === null || typeof address === "string") throw new Error("the probe has no port");
-  return address.port;
 }
 
 function digest(bytes: Buffer): string {

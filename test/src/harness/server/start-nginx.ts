@@ -2,10 +2,11 @@ import { type ChildProcess, spawn } from "node:child_process";
 import { once } from "node:events";
 import { existsSync } from "node:fs";
 import { mkdir, mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
-import { connect, createServer, type AddressInfo } from "node:net";
+import { connect } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { eventually } from "../host/eventually.js";
+import { freePort } from "../host/free-port.js";
 
 const NGINX = "/usr/sbin/nginx";
 const CONFIGURATION = new URL("../../../../config/nginx.conf", import.meta.url);
@@ -73,13 +74,4 @@ export async function startNginx(upstream: string, certificate?: Certificate): P
     throw error;
   }
   return { url, [Symbol.asyncDispose]: stop };
-}
-
-async function freePort(): Promise<number> {
-  const server = createServer().listen(0, "127.0.0.1");
-  await once(server, "listening");
-  const { port } = server.address() as AddressInfo;
-  server.close();
-  await once(server, "close");
-  return port;
 }
