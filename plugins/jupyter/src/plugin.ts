@@ -10,6 +10,7 @@ import {
   type LiveSandbox,
 } from "@coppice/core";
 import { z } from "zod";
+import { CodeInterpreter } from "./contexts/code-interpreter.js";
 import { CodeContexts } from "./contexts/code-contexts.js";
 import { mountCode } from "./e2b/code-routes.js";
 import { mountJupyterServer } from "./server/jupyter-server.js";
@@ -132,6 +133,7 @@ export const plugin = definePlugin({
   name: "jupyter",
   config: jupyterConfig,
   requires: { clock: Clock, sandboxes: Sandboxes, targets: Targets, warmUps: WarmUps },
+  provides: [CodeInterpreter],
   async setup(plugin, { clock, sandboxes, targets, warmUps }) {
     const { config, log } = plugin;
     const { python, maxDataCells, maxMessage: maxMessageBytes, templates } = config;
@@ -173,6 +175,7 @@ export const plugin = definePlugin({
       notes: new KernelNotes(() => plugin.dataDir(), log),
       log,
     });
+    plugin.bindValue(CodeInterpreter, contexts);
     plugin.onStop(() => contexts.detach());
     plugin.onStart(() => contexts.adopt(sandboxes.list()));
     const isEager = ({ record }: LiveSandbox): boolean =>
