@@ -11,6 +11,7 @@ export {
   type LogSelector,
   type LoggedCommand,
   type LoggedPiece,
+  type OutputPage,
   type OutputPiece,
   type SandboxLogs,
   type StartCommand,

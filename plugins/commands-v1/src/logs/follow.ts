@@ -1,4 +1,4 @@
-import { type Commands, type LogPage, pageJson, type StartedCommand } from "@coppice/plugin-commands";
+import { type Commands, type OutputPage, pageJson, type StartedCommand } from "@coppice/plugin-commands";
 import { exitCodeOf } from "../commands/command-body.js";
 import type { Growth } from "./growth.js";
 
@@ -30,7 +30,10 @@ export async function* followLog(options: FollowOptions): AsyncGenerator<Buffer>
   yield FOLLOWING;
   while (!signal.aborted) {
     const grown = watched?.grown();
-    const read = (): Promise<FollowedPage> => readEvent({ logs, id, cursor, limitBytes, isText });
+    const read = async (): Promise<FollowedPage> => {
+      const page = watched?.recent(cursor, limitBytes) ?? (await logs.page(id, { cursor, limitBytes }));
+      return eventOf(page, isText);
+    };
     const { event, nextCursor, command } = await (watched === undefined
       ? read()
       : watched.share([cursor, limitBytes, isText].join(), read));
@@ -48,17 +51,10 @@ export async function* followLog(options: FollowOptions): AsyncGenerator<Buffer>
 interface FollowedPage {
   readonly event: readonly Buffer[];
   readonly nextCursor: number;
-  readonly command: LogPage["command"];
+  readonly command: OutputPage["command"];
 }
 
-async function readEvent({
-  logs,
-  id,
-  cursor,
-  limitBytes,
-  isText,
-}: Pick<FollowOptions, "logs" | "id" | "cursor" | "limitBytes" | "isText">): Promise<FollowedPage> {
-  const page = await logs.page(id, { cursor, limitBytes });
+async function eventOf(page: OutputPage, isText: boolean): Promise<FollowedPage> {
   const { json, nextCursor, isSmall } = pageJson(page, { isText });
   const parts = [
     Buffer.from(`event: log\nid: ${nextCursor}\ndata: `),

@@ -1,4 +1,7 @@
-import type { StartedCommand } from "@coppice/plugin-commands";
+import type { OutputPage, OutputPiece, StartedCommand } from "@coppice/plugin-commands";
+
+/** New output of a command that is kept for its followers: what they read otherwise is in the log's file. */
+const RECENT_BYTES = 64 * 1024;
 
 interface Watched {
   followers: number;
@@ -7,6 +10,10 @@ interface Watched {
   readonly waiting: Set<PromiseWithResolvers<void>>;
   /** Reads since the last output, by what they read. */
   readonly reads: Map<string, Promise<unknown>>;
+  /** The newest output, without gaps. */
+  readonly recent: OutputPiece[];
+  recentBytes: number;
+  isOver: boolean;
 }
 
 /** A command that is watched. */
@@ -18,6 +25,8 @@ export interface Growing extends Disposable {
   grown(): Promise<void>;
   /** Reads once for all followers that read the same since the last output. */
   share<T>(what: string, read: () => Promise<T>): Promise<T>;
+  /** A page of a running command from memory; undefined when the log has to be read. */
+  recent(cursor: number, limitBytes: number): OutputPage | undefined;
 }
 
 /**
@@ -45,6 +54,7 @@ export class Growth {
         watched.reads.set(what, shared);
         return shared;
       },
+      recent: (cursor, limitBytes) => recentPage(watched, cursor, limitBytes),
       [Symbol.dispose]: () => {
         watched.waiting.delete(mine);
         watched.followers -= 1;
@@ -61,6 +71,9 @@ export class Growth {
       end: new AbortController(),
       waiting: new Set(),
       reads: new Map(),
+      recent: [],
+      recentBytes: 0,
+      isOver: false,
     };
     this.#watched.set(command.id, watched);
     void this.#read(command, watched);
@@ -68,8 +81,12 @@ export class Growth {
   }
 
   async #read(command: StartedCommand, watched: Watched): Promise<void> {
-    for await (const _ of command.subscribe(watched.end.signal)) wake(watched);
+    for await (const piece of command.subscribe(watched.end.signal)) {
+      keep(watched, piece);
+      wake(watched);
+    }
     // By now the log has the end.
+    watched.isOver = true;
     wake(watched);
   }
 }
@@ -79,4 +96,28 @@ function wake(watched: Watched): void {
   watched.waiting.clear();
   watched.reads.clear();
   for (const { resolve } of waiting) resolve();
+}
+
+function keep(watched: Watched, piece: OutputPiece): void {
+  const { recent } = watched;
+  recent.push(piece);
+  watched.recentBytes += piece.data.length;
+  while (watched.recentBytes > RECENT_BYTES) watched.recentBytes -= recent.shift()?.data.length ?? 0;
+}
+
+function recentPage({ recent, isOver }: Watched, cursor: number, limitBytes: number): OutputPage | undefined {
+  const last = recent.at(-1);
+  if (isOver || last === undefined || cursor < (recent[0]?.offset ?? 0)) return undefined;
+  const end = last.offset + last.data.length;
+  const nextCursor = Math.min(cursor + limitBytes, end);
+  if (nextCursor < cursor) return undefined;
+  const pieces = recent.flatMap((piece) => {
+    const data = piece.data.subarray(
+      Math.max(0, cursor - piece.offset),
+      Math.max(0, nextCursor - piece.offset),
+    );
+    return data.length > 0 ? [{ ...piece, data, offset: Math.max(cursor, piece.offset) }] : [];
+  });
+  const command = { phase: "running", end: undefined, outputBytes: end } as const;
+  return { command, pieces, nextCursor, truncatedBefore: undefined, release: () => undefined };
 }

@@ -58,7 +58,10 @@ async function sendOutput(
   using watched = growth.watch(terminal);
   for (let cursor = from; socket.readyState === WebSocket.OPEN;) {
     const grown = watched.grown();
-    const { pieces, nextCursor, command } = await logs.page(terminal.id, { cursor, limitBytes: PAGE_BYTES });
+    const page =
+      watched.recent(cursor, PAGE_BYTES) ??
+      (await logs.page(terminal.id, { cursor, limitBytes: PAGE_BYTES }));
+    const { pieces, nextCursor, command } = page;
     if (nextCursor > cursor) {
       cursor = nextCursor;
       await send(socket, outputFrame(Buffer.concat(pieces.map(({ data }) => data))));

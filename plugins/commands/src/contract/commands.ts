@@ -130,15 +130,21 @@ export interface LogPageRequest {
   readonly limitBytes: number;
 }
 
-export interface LogPage {
-  readonly command: LoggedCommand;
+/** Output of a command from a cursor on, from its log or from memory. */
+export interface OutputPage {
+  readonly command: Pick<LoggedCommand, "phase" | "end" | "outputBytes">;
   /** By offset; empty when there is nothing at or after the cursor yet. */
-  readonly pieces: readonly LoggedPiece[];
+  readonly pieces: readonly OutputPiece[];
   readonly nextCursor: number;
   /** Set when output at the cursor was not kept: offset of the first kept byte. */
   readonly truncatedBefore: number | undefined;
   /** Frees the memory of the pieces at once; they are empty afterwards. */
   release(): void;
+}
+
+export interface LogPage extends OutputPage {
+  readonly command: LoggedCommand;
+  readonly pieces: readonly LoggedPiece[];
 }
 
 /** One sandbox's log, also after its commands, it and the server have ended. Recorded output can be read at once. */

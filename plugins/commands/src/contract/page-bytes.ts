@@ -1,17 +1,17 @@
-import type { LogPage } from "./commands.js";
+import type { OutputPage } from "./commands.js";
 import { unfinishedBytes } from "./unfinished-bytes.js";
 
 const MAX_CHARACTER = 4;
 
 export interface PageBytesOptions {
   /** Only the bytes of this stream; those of all when absent. */
-  readonly wanted?: LogPage["pieces"][number]["stream"] | undefined;
+  readonly wanted?: OutputPage["pieces"][number]["stream"] | undefined;
   /** An incomplete character is left to the next page, unless nothing else can follow. */
   readonly isText: boolean;
 }
 
 /** The bytes of a page, and the cursor after them, which counts the bytes of all streams. */
-export function pageBytes({ command, pieces, nextCursor }: LogPage, { wanted, isText }: PageBytesOptions) {
+export function pageBytes({ command, pieces, nextCursor }: OutputPage, { wanted, isText }: PageBytesOptions) {
   const bytes = Buffer.concat(pieces.flatMap(({ stream, data }) => (isWanted(stream, wanted) ? [data] : [])));
   const isRunning = command.phase === "running";
   const tail = lastOfOneStream(pieces, wanted);
@@ -22,7 +22,7 @@ export function pageBytes({ command, pieces, nextCursor }: LogPage, { wanted, is
 }
 
 /** The end of the page, in one stream: the cursor cannot skip another stream's output within a character. */
-function lastOfOneStream(pieces: LogPage["pieces"], wanted: PageBytesOptions["wanted"]): Uint8Array {
+function lastOfOneStream(pieces: OutputPage["pieces"], wanted: PageBytesOptions["wanted"]): Uint8Array {
   const last = pieces.at(-1);
   if (last === undefined || !isWanted(last.stream, wanted)) return Buffer.alloc(0);
   const run: Uint8Array[] = [];

@@ -1,7 +1,7 @@
 import { Readable } from "node:stream";
 import { releaseMemory } from "@coppice/core";
 import { bytesJson, PART_BYTES } from "./bytes-json.js";
-import type { LogPage } from "./commands.js";
+import type { OutputPage } from "./commands.js";
 import { pageBytes, type PageBytesOptions } from "./page-bytes.js";
 
 export interface PageJson {
@@ -17,7 +17,7 @@ interface PageJsonOptions extends PageBytesOptions {
 }
 
 /** JSON of a page in parts: `{"bytes", "next_cursor", "truncated_before"?, …fields}`, the bytes as text or in base64. */
-export function pageJson(page: LogPage, { fields, ...options }: PageJsonOptions): PageJson {
+export function pageJson(page: OutputPage, { fields, ...options }: PageJsonOptions): PageJson {
   const { bytes, nextCursor } = pageBytes(page, options);
   const { truncatedBefore } = page;
   const rest = {
