@@ -12,8 +12,9 @@ const run = promisify(execFile);
 const ROOT = fileURLToPath(new URL("../../..", import.meta.url));
 /** Files that set-up reads before the first build. */
 const SOURCES = ["package.json", "package-lock.json", ".npmrc", "scripts", "agent/native"];
-/** Makes a Node process take this system for FreeBSD. */
-const AS_FREEBSD = `Object.defineProperty(process, "platform", { value: "freebsd" });\n`;
+/** Makes a Node process take this system for FreeBSD, on a processor with the fewest tools. */
+const AS_FREEBSD = `Object.defineProperty(process, "platform", { value: "freebsd" });
+Object.defineProperty(process, "arch", { value: "arm64" });\n`;
 /** Tests of code that reads the platform, except where FreeBSD has less: docs/freebsd.md. */
 const TESTS_OF_PLATFORM = [
   "plugins/local-process/dist/directories/owner.test.js",
@@ -27,6 +28,8 @@ const TESTS_OF_PLATFORM = [
 ];
 const TIMEOUT_MS = 240_000;
 const ELF_OSABI_FREEBSD = 9;
+/** FreeBSD's C library, in a file whose linker left the system out of the header. */
+const LIBC_FREEBSD = "\0libc.so.7\0";
 /** Starts of files that Windows and macOS run. */
 const OTHER_PROGRAMS = ["4d5a9000", "cffaedfe", "cefaedfe", "cafebabe"];
 
@@ -41,7 +44,9 @@ async function programsOfOthers(directory: string): Promise<readonly string[]> {
     await file.close();
     const start = buffer.toString("hex", 0, 4);
     const isElf = start === "7f454c46";
-    if (isElf ? buffer[7] !== ELF_OSABI_FREEBSD : OTHER_PROGRAMS.includes(start)) found.push(path);
+    const isOurs = async () =>
+      buffer[7] === ELF_OSABI_FREEBSD || (await readFile(path)).includes(LIBC_FREEBSD);
+    if (isElf ? !(await isOurs()) : OTHER_PROGRAMS.includes(start)) found.push(path);
   }
   return found;
 }
@@ -119,10 +124,13 @@ describe("set-up on FreeBSD, as far as another system shows it", { timeout: TIME
     ] as const) {
       const ended = run(process.execPath, ["--import", preload, join(tree, "scripts/run.mjs"), verb]);
       await assert.rejects(ended, (error: Error & { readonly stderr: string }) => {
-        assert.match(error.stderr, new RegExp(`^coppice: ${tool} has no binary for FreeBSD`, "m"));
+        assert.match(error.stderr, new RegExp(`^coppice: ${tool} has no binary for FreeBSD on arm64`, "m"));
         return true;
       });
     }
+    const { packages } = JSON.parse(await readFile(join(ROOT, "package-lock.json"), "utf8"));
+    assert.deepEqual(packages["node_modules/@oxfmt/binding-freebsd-x64"].os, ["freebsd"]);
+    assert.equal(packages["node_modules/@oxfmt/binding-freebsd-arm64"], undefined);
   });
 
   it("refuses backends of other systems by name", async () => {
