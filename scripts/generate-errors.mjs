@@ -4,6 +4,7 @@ import { readFile, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { WIRE } from "../core/dist/http/messages/wire-errors.js";
 import { REASONS } from "../core/dist/kernel/reasons.js";
+import { markdownTable } from "./toolchain/markdown-table.mjs";
 import { ROOT } from "./toolchain/project.mjs";
 
 const FILE = "docs/errors.md";
@@ -13,16 +14,11 @@ const rows = Object.entries(REASONS).map(([reason, { code, status, text }]) => {
   const [when, remedy] = text.split(" | ");
   return [`\`${reason}\``, `\`${code}\``, String(status ?? WIRE[code].status), when, remedy];
 });
-const table = [["reason", "code", "HTTP", "when", "what to do"], [], ...rows];
-const widths = table[0].map((_, column) => Math.max(...table.map((row) => (row[column] ?? "").length)));
-const lines = table.map((row) => {
-  const cells = widths.map((width, column) => row[column]?.padEnd(width) ?? "-".repeat(width));
-  return `| ${cells.join(" | ")} |\n`;
-});
+const table = markdownTable(["reason", "code", "HTTP", "when", "what to do"], rows);
 
 const path = join(ROOT, FILE);
 const before = await readFile(path, "utf8");
-const after = before.replace(BETWEEN, () => lines.join(""));
+const after = before.replace(BETWEEN, () => table);
 if (!process.argv.includes("--check")) {
   await writeFile(path, after);
 } else if (after !== before) {

@@ -94,6 +94,7 @@ export interface InspectOptions extends BootOptions {
 export interface Inspected {
   readonly configuration: Configuration;
   readonly backends: Backends;
+  readonly routes: readonly ServedRoute[];
   readonly problems: readonly BootProblem[];
   /** Diagnoses of the host by plugins, in the order in which the plugins were set up. */
   readonly diagnoses: readonly { readonly name: string; readonly run: Diagnosis }[];
@@ -110,8 +111,9 @@ export async function inspect(
   const { config: source, configuration, clock = systemClock, log } = options;
   const assembly = { configuration, source, clock, log, cleanup: new Cleanup() };
   try {
-    const { domain, problems, diagnoses } = await assemble(assembly);
-    await look({ configuration, backends: domain.backends, problems, diagnoses });
+    const { domain, surfaces, problems, diagnoses } = await assemble(assembly);
+    const routes = surfaces.routes();
+    await look({ configuration, backends: domain.backends, routes, problems, diagnoses });
   } catch (error) {
     throw await undo(assembly, error);
   }

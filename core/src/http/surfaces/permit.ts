@@ -7,7 +7,7 @@ type Middleware = (
   next: () => Promise<unknown>,
 ) => Promise<unknown>;
 
-const DECLARED = new WeakSet<object>();
+const DECLARED = new WeakMap<object, Scope>();
 const READING = new Set(["GET", "HEAD", "OPTIONS"]);
 
 /**
@@ -19,18 +19,24 @@ export function permit(scope: Scope): Middleware {
     requireScope(ctx, scope);
     return next();
   };
-  DECLARED.add(middleware);
+  DECLARED.set(middleware, scope);
   return middleware;
 }
 
 /** Permission of routes without a `permit`. */
 export const permitByMethod: Middleware = (ctx, next) => {
-  requireScope(ctx, READING.has(ctx.method) ? "read" : "write");
+  requireScope(ctx, scopeOfMethod(ctx.method));
   return next();
 };
 
-export function isPermit(middleware: object): boolean {
-  return DECLARED.has(middleware);
+/** Scopes of the `permit`s among the middleware of a route. */
+export function permittedScopes(stack: readonly object[]): readonly Scope[] {
+  return stack.flatMap((middleware) => DECLARED.get(middleware) ?? []);
+}
+
+/** Scope that a route without a `permit` requires. */
+export function scopeOfMethod(method: string): Scope {
+  return READING.has(method) ? "read" : "write";
 }
 
 /**

@@ -12,7 +12,8 @@ import type { Answered, Guard, Observer, UpgradeHandler } from "./surface-hooks.
 import { destroySoon } from "../messages/destroy-soon.js";
 import { HttpError, withBody, withReason } from "../messages/http-error.js";
 import { responseKey } from "../messages/message-stream.js";
-import { isPermit, permitByMethod, requireScope } from "./permit.js";
+import type { Scope } from "./principal.js";
+import { permitByMethod, permittedScopes, requireScope, scopeOfMethod } from "./permit.js";
 import { overlaps } from "./route-overlap.js";
 import { sendAnswer } from "../messages/send-answer.js";
 import { notedSandbox, requestIn, requestKey, type SurfaceRequest } from "./surface-request.js";
@@ -68,7 +69,12 @@ export interface ServedRoute {
   readonly method: string;
   /** With `:name` for a segment that may be anything. */
   readonly path: string;
+  /** A principal needs each of them. */
+  readonly scopes: readonly Scope[];
 }
+
+const RPC_SCOPE = "exec";
+const UPGRADE_SCOPE = "attach";
 
 /** A named set of routes, RPCs, upgrades and guards that plugins fill and listeners serve. */
 export class Surface {
@@ -142,16 +148,22 @@ export class Surface {
         // A layer without methods is middleware.
         layer.methods
           .filter((method) => method !== "HEAD")
-          .map((method) => ({ surface, plugin, kind: "http", method, path: String(layer.path) }) as const),
+          .map((method) => {
+            const declared = permittedScopes(layer.stack);
+            const scopes = declared.length > 0 ? declared : [scopeOfMethod(method)];
+            return { surface, plugin, kind: "http", method, path: String(layer.path), scopes } as const;
+          }),
       ),
     );
     const rpc = this.#rpcRouters.flatMap(({ plugin, value }) =>
       value.handlers.map(
-        ({ requestPath: path }) => ({ surface, plugin, kind: "rpc", method: "POST", path }) as const,
+        ({ requestPath: path }) =>
+          ({ surface, plugin, kind: "rpc", method: "POST", path, scopes: [RPC_SCOPE] }) as const,
       ),
     );
     const upgrade = this.#upgrades.map(
-      ({ plugin, path }) => ({ surface, plugin, kind: "upgrade", method: "GET", path }) as const,
+      ({ plugin, path }) =>
+        ({ surface, plugin, kind: "upgrade", method: "GET", path, scopes: [UPGRADE_SCOPE] }) as const,
     );
     return [...http, ...rpc, ...upgrade];
   }
@@ -233,7 +245,7 @@ export class Surface {
     });
     for (const { plugin, value } of this.#routers) {
       for (const { methods, stack } of value.stack) {
-        if (methods.length > 0 && !stack.some((part) => isPermit(part))) stack.unshift(permitByMethod);
+        if (methods.length > 0 && permittedScopes(stack).length === 0) stack.unshift(permitByMethod);
         stack.unshift((_, next) => runAs(plugin, next));
       }
       koa.use(value.routes());
@@ -296,7 +308,7 @@ export class Surface {
     try {
       if (found === undefined)
         throw new SandboxError("route_not_found", `no WebSocket at ${pathname} on surface '${this.name}'`);
-      requireScope(request, "attach");
+      requireScope(request, UPGRADE_SCOPE);
       await runAs(found.plugin, () => found.accept(request, upgrade));
     } catch (error) {
       throw this.#refuse(request, await this.#options.explain(error, request), route);
@@ -317,7 +329,7 @@ export class Surface {
     const values = createContextValues().set(requestKey, request).set(responseKey, response);
     let answer;
     try {
-      requireScope(request, "exec");
+      requireScope(request, RPC_SCOPE);
       answer = await runAs(plugin, () =>
         rpc(universalRequestFromNodeRequest(message, response, undefined, values)),
       );

@@ -93,20 +93,5 @@ describe("the examples with the official SDKs", { timeout: 240_000 }, () => {
     assert.match(stdout, /^event: end\ndata: \{"phase":"exited","exit_code":7\}$/m);
   });
 
-  it("the table of docs/commands-v1.md has each route of the plugin, and no other", async () => {
-    const page = await readFile(`${ROOT}docs/commands-v1.md`, "utf8");
-    const rows = [...page.matchAll(/^\| `([A-Z]+)(?:`, `([A-Z]+))? (\/\S+)`(?:, `…(\/\w+)`)? +\| /gm)];
-    const listed = rows.flatMap(([, method, other, path = "", sibling]) => {
-      const paths = sibling === undefined ? [path] : [path, path.replace(/\/\w+$/, sibling)];
-      return [method, other].flatMap((verb) =>
-        verb === undefined ? [] : paths.map((at) => `${verb} ${at}`),
-      );
-    });
-    const served = server.routes
-      .filter(({ plugin }) => plugin === "commands-v1")
-      .map(({ method, path }) => `${method} ${path.replace(/^\/v1/, "").replace(/:(\w+)/g, "{$1}")}`);
-    assert.deepEqual(listed.toSorted(), served.toSorted());
-  });
-
   it("leave no sandbox", () => assert.equal(server.sandboxes.list().length, 0));
 });
