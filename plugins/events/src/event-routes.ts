@@ -1,7 +1,7 @@
 import { type Router, type RequestCarrier, requestOf, SandboxError, tenantOf } from "@coppice/core";
-import { EVENT_TYPES } from "./event-type.js";
-import { parsePage } from "./parse-page.js";
-import type { WebhookRoutesOptions } from "./webhook-routes.js";
+import { EVENT_TYPES } from "./store/event-type.js";
+import { parsePage } from "./store/parse-page.js";
+import type { WebhookRoutesOptions } from "./webhooks/webhook-routes.js";
 
 /** Serves GET /events/sandboxes and GET /events/sandboxes/:id: the events of a tenant. */
 export function mountEvents(router: Router, { store, events }: Omit<WebhookRoutesOptions, "webhooks">): void {

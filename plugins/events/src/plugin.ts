@@ -1,12 +1,12 @@
 import { Clock, definePlugin, openedAtStart, SandboxEvents } from "@coppice/core";
-import { Deliverer } from "./deliverer.js";
+import { Deliverer } from "./webhooks/deliverer.js";
 import { mountEvents } from "./event-routes.js";
 import { eventsConfig } from "./events-config.js";
-import { eventsMetrics } from "./events-metrics.js";
-import { EventsStore } from "./events-store.js";
-import { TargetGuard } from "./target-guard.js";
-import { mountWebhooks } from "./webhook-routes.js";
-import { Webhooks } from "./webhooks.js";
+import { eventsMetrics } from "./webhooks/events-metrics.js";
+import { EventsStore } from "./store/events-store.js";
+import { TargetGuard } from "./webhooks/target-guard.js";
+import { mountWebhooks } from "./webhooks/webhook-routes.js";
+import { Webhooks } from "./webhooks/webhooks.js";
 
 /** Events of sandboxes: kept for a while, listed, and delivered to webhooks. */
 export const plugin = definePlugin({

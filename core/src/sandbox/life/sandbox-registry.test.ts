@@ -10,6 +10,7 @@ import {
   fails,
   FragileLedger,
   MINUTE_MS,
+  plainRecord,
   startDomain,
 } from "../testing/start-domain.js";
 
@@ -30,26 +31,10 @@ it("a sandbox is made, found, used and killed, and then nothing of it is left", 
   assert.match(record.id, /^i[a-z0-9]{20}$/);
   assert.match(record.accessToken ?? "", /^[\w-]{43}$/);
   assert.deepEqual(record, {
-    id: record.id,
-    backend: "memory",
-    template: "base",
-    snapshot: undefined,
-    state: "running",
-    startedAtMs: clock.now(),
-    endsAtMs: clock.now() + 5 * MINUTE_MS,
-    timeoutMs: 5 * MINUTE_MS,
-    onTimeout: "kill",
-    autoResume: false,
+    ...plainRecord(record, clock.now()),
     metadata: { user: "abc" },
     environment: { A: "1" },
-    accessToken: record.accessToken,
-    trafficAccessToken: undefined,
-    maskRequestHost: undefined,
-    owner: "default",
     limits: { memoryMiB: 64 },
-    allowInternetAccess: true,
-    egress: undefined,
-    mounts: [],
   });
   assert.deepEqual(
     (await ledger.entries()).map((entry) => entry.record),

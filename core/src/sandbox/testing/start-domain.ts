@@ -174,6 +174,33 @@ export interface DomainOptions {
   readonly ledger?: Ledger;
 }
 
+/** The record of a sandbox that was created now, of the template `base`, with nothing chosen. */
+export const plainRecord = (
+  { id, accessToken }: Pick<SandboxRecord, "id" | "accessToken">,
+  nowMs: number,
+): SandboxRecord => ({
+  id,
+  accessToken,
+  backend: "memory",
+  template: "base",
+  snapshot: undefined,
+  state: "running",
+  startedAtMs: nowMs,
+  endsAtMs: nowMs + 5 * MINUTE_MS,
+  timeoutMs: 5 * MINUTE_MS,
+  onTimeout: "kill",
+  autoResume: false,
+  trafficAccessToken: undefined,
+  maskRequestHost: undefined,
+  owner: "default",
+  allowInternetAccess: true,
+  egress: undefined,
+  mounts: [],
+  metadata: {},
+  environment: {},
+  limits: {},
+});
+
 /** Starts a domain on its own data directory; both end with the test. */
 export async function startDomain(
   context: TestContext,

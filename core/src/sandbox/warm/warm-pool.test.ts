@@ -13,6 +13,7 @@ import { createSandboxDomain, type SandboxDomain } from "../domain.js";
 import type { CreateSandbox } from "../life/sandboxes.js";
 import { sandboxesConfig } from "../model/sandboxes-config.js";
 import { DEFAULT_TENANT } from "../model/tenant.js";
+import { plainRecord } from "../testing/start-domain.js";
 import type { WarmUp } from "./warm-ups.js";
 
 const MINUTE_MS = 60_000;
@@ -120,26 +121,10 @@ it("a sandbox of the pool has no owner until it is handed out with its creator's
   assert.deepEqual(handedOut, [[record.id, { A: "1" }]]);
   assert.match(record.accessToken ?? "", /^[\w-]{43}$/);
   assert.deepEqual(record, {
-    id: record.id,
-    owner: "default",
-    backend: "memory",
-    template: "base",
-    snapshot: undefined,
-    state: "running",
-    startedAtMs: clock.now(),
-    endsAtMs: clock.now() + 5 * MINUTE_MS,
-    timeoutMs: 5 * MINUTE_MS,
-    onTimeout: "kill",
-    autoResume: false,
+    ...plainRecord(record, clock.now()),
     metadata: { b: "2" },
     environment: { A: "1" },
-    accessToken: record.accessToken,
-    trafficAccessToken: undefined,
-    maskRequestHost: undefined,
     limits: { memoryMiB: 64 },
-    allowInternetAccess: true,
-    egress: undefined,
-    mounts: [],
   });
   assert.equal(sandboxes.get(record.id), sandbox);
   await domain.settle();

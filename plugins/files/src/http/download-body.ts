@@ -1,7 +1,7 @@
 import { randomBytes } from "node:crypto";
 import { SandboxError } from "@coppice/core";
 import type { OpenFile } from "@coppice/core/backend";
-import { type ByteRange, contentRange } from "./byte-ranges.js";
+import { type ByteRange, contentRange } from "../headers/byte-ranges.js";
 
 /** An answer with a file, or parts of it. */
 interface DownloadBody {

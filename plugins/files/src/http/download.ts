@@ -2,12 +2,18 @@ import type { ServerResponse } from "node:http";
 import { pipeline } from "node:stream/promises";
 import { createGzip } from "node:zlib";
 import { SandboxError, type SurfaceRequest } from "@coppice/core";
-import { chooseCoding } from "./accept-encoding.js";
-import { parseByteRanges } from "./byte-ranges.js";
-import { SNIFF_BYTES, inlineDisposition, pagePolicy, typeByContent, typeByName } from "./content-headers.js";
+import { chooseCoding } from "../headers/accept-encoding.js";
+import { parseByteRanges } from "../headers/byte-ranges.js";
+import {
+  SNIFF_BYTES,
+  inlineDisposition,
+  pagePolicy,
+  typeByContent,
+  typeByName,
+} from "../headers/content-headers.js";
 import type { UserFiles } from "../service/file-service.js";
 import { partialBody, wholeBody } from "./download-body.js";
-import { checkPreconditions, isConditional, isRangeWanted } from "./preconditions.js";
+import { checkPreconditions, isConditional, isRangeWanted } from "../headers/preconditions.js";
 
 interface DownloadRequest {
   readonly request: SurfaceRequest;

@@ -14,7 +14,7 @@ import { DOWNLOAD_TOKEN_PATH, type DownloadLinks } from "./download-links.js";
 import { sendDownload } from "./download.js";
 import type { FilesConfig } from "../files-config.js";
 import { explainedAs, translateErrors, UserFiles } from "../service/file-service.js";
-import { parseMetadataHeaders } from "./metadata-headers.js";
+import { parseMetadataHeaders } from "../headers/metadata-headers.js";
 import { receiveUpload } from "./upload.js";
 
 interface FilesRoutesOptions {

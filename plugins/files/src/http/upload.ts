@@ -2,7 +2,7 @@ import type { IncomingMessage } from "node:http";
 import { SandboxError } from "@coppice/core";
 import type { FilesConfig } from "../files-config.js";
 import type { UserFiles } from "../service/file-service.js";
-import { parseMetadataHeaders } from "./metadata-headers.js";
+import { parseMetadataHeaders } from "../headers/metadata-headers.js";
 import { multipartFiles } from "./multipart.js";
 import { requestBody } from "./request-body.js";
 import { toStorageError } from "./storage-error.js";

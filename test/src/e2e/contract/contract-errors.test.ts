@@ -34,140 +34,45 @@ const PYTHON_SDK = process.env["COPPICE_PYTHON_SDK_NEWEST"];
 
 type ErrorClass = new (...given: never[]) => Error;
 
-interface CodeRow {
-  readonly row: string;
-  readonly code: ErrorCode;
-  readonly status: number;
-  /** Error that the JS SDK raises for a unary RPC, and for the first event of a stream. */
-  readonly js: readonly [unary: ErrorClass, stream: ErrorClass];
-  readonly python: string;
-  /** Number of the Connect code, where the JS SDK shows no name. */
-  readonly number?: number;
-}
-
-const CODES: readonly CodeRow[] = [
-  {
-    row: "D.1 canceled",
-    code: "canceled",
-    status: 499,
-    js: [TimeoutError, TimeoutError],
-    python: "TimeoutException",
-  },
-  {
-    row: "D.1 unknown",
-    code: "unknown",
-    status: 500,
-    js: [SdkSandboxError, SdkSandboxError],
-    python: "SandboxException",
-    number: 2,
-  },
-  {
-    row: "D.1 invalid_argument",
-    code: "invalid_argument",
-    status: 400,
-    js: [InvalidArgumentError, InvalidArgumentError],
-    python: "InvalidArgumentException",
-  },
-  {
-    row: "D.1 deadline_exceeded",
-    code: "deadline_exceeded",
-    status: 504,
-    js: [TimeoutError, TimeoutError],
-    python: "TimeoutException",
-  },
-  {
-    row: "D.1 not_found",
-    code: "not_found",
-    status: 404,
-    js: [FileNotFoundError, FileNotFoundError],
-    python: "FileNotFoundException",
-  },
-  {
-    row: "D.1 already_exists",
-    code: "already_exists",
-    status: 409,
-    js: [SdkSandboxError, SdkSandboxError],
-    python: "SandboxException",
-    number: 6,
-  },
-  {
-    row: "D.1 permission_denied",
-    code: "permission_denied",
-    status: 403,
-    js: [SdkSandboxError, SdkSandboxError],
-    python: "SandboxException",
-    number: 7,
-  },
-  {
-    row: "D.1 resource_exhausted",
-    code: "resource_exhausted",
-    status: 429,
-    js: [RateLimitError, RateLimitError],
-    python: "RateLimitException",
-  },
-  {
-    row: "D.1 failed_precondition",
-    code: "failed_precondition",
-    status: 400,
-    js: [SdkSandboxError, SdkSandboxError],
-    python: "SandboxException",
-    number: 9,
-  },
-  {
-    row: "D.1 out_of_range",
-    code: "out_of_range",
-    status: 400,
-    js: [SdkSandboxError, SdkSandboxError],
-    python: "SandboxException",
-    number: 11,
-  },
-  {
-    row: "D.1 aborted",
-    code: "aborted",
-    status: 409,
-    js: [SdkSandboxError, SdkSandboxError],
-    python: "SandboxException",
-    number: 10,
-  },
-  {
-    row: "D.1 unimplemented",
-    code: "unimplemented",
-    status: 501,
-    js: [SdkSandboxError, SdkSandboxError],
-    python: "SandboxException",
-    number: 12,
-  },
-  {
-    row: "D.1 internal",
-    code: "internal",
-    status: 500,
-    js: [SdkSandboxError, SdkSandboxError],
-    python: "SandboxException",
-    number: 13,
-  },
-  {
-    row: "D.1 data_loss",
-    code: "data_loss",
-    status: 500,
-    js: [SdkSandboxError, SdkSandboxError],
-    python: "SandboxException",
-    number: 15,
-  },
-  {
-    row: "D.1 unavailable",
-    code: "unavailable",
-    status: 503,
-    js: [TimeoutError, SandboxNotFoundError],
-    python: "TimeoutException",
-  },
-  {
-    row: "D.1 unauthenticated",
-    code: "unauthenticated",
-    status: 401,
-    js: [AuthenticationError, AuthenticationError],
-    python: "AuthenticationException",
-  },
+/**
+ * The error that the JS SDK raises for a unary RPC, and for the first event of a stream; that of the Python SDK; and the
+ * number of the Connect code, where the JS SDK shows no name.
+ */
+type CodeRow = readonly [
+  row: `D.1 ${ErrorCode}`,
+  status: number,
+  js: readonly [unary: ErrorClass, stream: ErrorClass],
+  python: string,
+  number?: number,
 ];
+
+const CODES = (
+  [
+    ["D.1 canceled", 499, [TimeoutError, TimeoutError], "TimeoutException"],
+    ["D.1 unknown", 500, [SdkSandboxError, SdkSandboxError], "SandboxException", 2],
+    ["D.1 invalid_argument", 400, [InvalidArgumentError, InvalidArgumentError], "InvalidArgumentException"],
+    ["D.1 deadline_exceeded", 504, [TimeoutError, TimeoutError], "TimeoutException"],
+    ["D.1 not_found", 404, [FileNotFoundError, FileNotFoundError], "FileNotFoundException"],
+    ["D.1 already_exists", 409, [SdkSandboxError, SdkSandboxError], "SandboxException", 6],
+    ["D.1 permission_denied", 403, [SdkSandboxError, SdkSandboxError], "SandboxException", 7],
+    ["D.1 resource_exhausted", 429, [RateLimitError, RateLimitError], "RateLimitException"],
+    ["D.1 failed_precondition", 400, [SdkSandboxError, SdkSandboxError], "SandboxException", 9],
+    ["D.1 out_of_range", 400, [SdkSandboxError, SdkSandboxError], "SandboxException", 11],
+    ["D.1 aborted", 409, [SdkSandboxError, SdkSandboxError], "SandboxException", 10],
+    ["D.1 unimplemented", 501, [SdkSandboxError, SdkSandboxError], "SandboxException", 12],
+    ["D.1 internal", 500, [SdkSandboxError, SdkSandboxError], "SandboxException", 13],
+    ["D.1 data_loss", 500, [SdkSandboxError, SdkSandboxError], "SandboxException", 15],
+    ["D.1 unavailable", 503, [TimeoutError, SandboxNotFoundError], "TimeoutException"],
+    ["D.1 unauthenticated", 401, [AuthenticationError, AuthenticationError], "AuthenticationException"],
+  ] satisfies readonly CodeRow[]
+).map(([row, status, js, python, number]: CodeRow) => ({
+  row,
+  code: row.slice("D.1 ".length),
+  status,
+  js,
+  python,
+  number,
+}));
 
 /** Tables A.2 and D.1 of E2B's interface: failures on the wire, and the errors of the SDKs. */
 describe("errors by their contract", { timeout: 240_000 }, () => {

@@ -1,20 +1,13 @@
 import assert from "node:assert/strict";
-import { before, it } from "node:test";
+import { it } from "node:test";
 import { gunzipSync, gzipSync } from "node:zlib";
 import { SandboxError } from "@coppice/core";
 import { Sandbox } from "e2b";
-import {
-  type EnvdClient,
-  type EnvdRequest,
-  basicUserHeader,
-  envdClient,
-} from "../../harness/clients/envd-client.js";
+import { basicUserHeader, envdClient } from "../../harness/clients/envd-client.js";
 import type { Answer } from "../../harness/clients/exchange.js";
 import { mountInside, reasonWithoutMounts } from "../../harness/host/mount-inside.js";
+import { OCTETS, filesRequests, query, refusal } from "./files-requests.js";
 import { onEachBackend } from "../../harness/server/on-each-backend.js";
-import { openProcess, shellRequest } from "../../harness/clients/process-stream.js";
-
-const OCTETS = { "content-type": "application/octet-stream" };
 
 const FORM = { "content-type": "multipart/form-data; boundary=X" };
 const withoutMounts = reasonWithoutMounts();
@@ -28,41 +21,11 @@ function form(parts: readonly (readonly [filename: string, content: string, fiel
   return `${encoded.join("")}--X--\r\n`;
 }
 
-const query = (parameters: Readonly<Record<string, string>>): string =>
-  `/files?${new URLSearchParams(parameters).toString()}`;
-
 /** Tables C.4 to C.7 and D.5 of E2B's interface, row by row. Titles are the rows; docs/compatibility.md lists them. */
 onEachBackend("files by their contract", ({ backend, server, sandbox }) => {
-  let envd: EnvdClient;
-  before(() => {
-    const { sandboxId } = sandbox();
-    const token = server().sandboxes.get(sandboxId).record.accessToken;
-    envd = envdClient({ url: server().url, sandboxId, token });
-  });
-
-  const call = (method: string, message: unknown, headers?: Readonly<Record<string, string>>) =>
-    envd.call(`filesystem.Filesystem/${method}`, message, headers);
-  const get = (parameters: Readonly<Record<string, string>>, headers?: EnvdRequest["headers"]) =>
-    envd.send("GET", query(parameters), headers && { headers });
-  const post = (path: string, body: string | Uint8Array, headers: EnvdRequest["headers"] = OCTETS) =>
-    envd.send("POST", path, { headers, body });
-  const put = async (path: string, body: string | Uint8Array, headers = {}) => {
-    const answer = await post(query({ path }), body, { ...OCTETS, ...headers });
-    assert.equal(answer.status, 200, answer.text);
-  };
-  /**
-   * Runs a script in the user's home.
-   * @returns its output
-   */
-  const sh = async (script: string, headers = {}) => {
-    const process = await openProcess(envd, shellRequest(script), { headers });
-    const { stdout, stderr, end } = await process.rest();
-    assert.equal((end as { status: string }).status, "exit status 0", `${script}: ${stderr}`);
-    return stdout;
-  };
+  const { call, get, post, put, sh, stat, envd } = filesRequests(server, sandbox);
   const names = async (path: string): Promise<readonly string[]> =>
     (await sandbox().files.list(path)).map(({ name }) => name);
-  const stat = async (path: string) => (await call("Stat", { path })).body.entry;
   const assertRefused = (answer: Answer, status: number, message: string | RegExp, what = "") => {
     const body = answer.json() as { readonly code: number; readonly message: string };
     assert.deepEqual([answer.status, body.code], [status, status], `${what} ${answer.text}`);
@@ -70,7 +33,6 @@ onEachBackend("files by their contract", ({ backend, server, sandbox }) => {
     if (typeof message === "string") assert.equal(body.message, message, what);
     else assert.match(body.message, message, what);
   };
-  const refusal = (status: number, code: string, message: string) => ({ status, body: { code, message } });
 
   it("C.4 GET /files, every refusal, in the order of the checks", async () => {
     await put("plain.txt", "plain");
@@ -494,7 +456,7 @@ onEachBackend("files by their contract", ({ backend, server, sandbox }) => {
     await put("part-1", "one ");
     await put("part-2", "two");
     const compose = (body: unknown) =>
-      envd.send("POST", "/files/compose", {
+      envd().send("POST", "/files/compose", {
         headers: { "content-type": "application/json" },
         body: typeof body === "string" ? body : JSON.stringify(body),
       });

@@ -1,49 +1,12 @@
 import assert from "node:assert/strict";
-import { before, it } from "node:test";
-import {
-  type EnvdClient,
-  type EnvdRequest,
-  basicUserHeader,
-  envdClient,
-} from "../../harness/clients/envd-client.js";
+import { it } from "node:test";
+import { basicUserHeader } from "../../harness/clients/envd-client.js";
+import { filesRequests, refusal } from "./files-requests.js";
 import { onEachBackend } from "../../harness/server/on-each-backend.js";
-import { openProcess, shellRequest } from "../../harness/clients/process-stream.js";
-
-const OCTETS = { "content-type": "application/octet-stream" };
-const query = (parameters: Readonly<Record<string, string>>): string =>
-  `/files?${new URLSearchParams(parameters).toString()}`;
 
 /** Table D.5 of E2B's interface, row by row. Titles are the rows; docs/compatibility.md lists them. */
 onEachBackend("filesystem.Filesystem by its contract", ({ backend, server, sandbox }) => {
-  let envd: EnvdClient;
-  before(() => {
-    const { sandboxId } = sandbox();
-    const token = server().sandboxes.get(sandboxId).record.accessToken;
-    envd = envdClient({ url: server().url, sandboxId, token });
-  });
-
-  const call = (method: string, message: unknown, headers?: Readonly<Record<string, string>>) =>
-    envd.call(`filesystem.Filesystem/${method}`, message, headers);
-  const get = (parameters: Readonly<Record<string, string>>, headers?: EnvdRequest["headers"]) =>
-    envd.send("GET", query(parameters), headers && { headers });
-  const post = (path: string, body: string | Uint8Array, headers: EnvdRequest["headers"] = OCTETS) =>
-    envd.send("POST", path, { headers, body });
-  const put = async (path: string, body: string | Uint8Array, headers = {}) => {
-    const answer = await post(query({ path }), body, { ...OCTETS, ...headers });
-    assert.equal(answer.status, 200, answer.text);
-  };
-  /**
-   * Runs a script in the user's home.
-   * @returns its output
-   */
-  const sh = async (script: string, headers = {}) => {
-    const process = await openProcess(envd, shellRequest(script), { headers });
-    const { stdout, stderr, end } = await process.rest();
-    assert.equal((end as { status: string }).status, "exit status 0", `${script}: ${stderr}`);
-    return stdout;
-  };
-  const stat = async (path: string) => (await call("Stat", { path })).body.entry;
-  const refusal = (status: number, code: string, message: string) => ({ status, body: { code, message } });
+  const { call, get, put, sh, stat } = filesRequests(server, sandbox);
 
   it("D.5 EntryInfo, a file, a directory, links, and what is none of these", async () => {
     await sh(

@@ -8,7 +8,6 @@ import { FACTS } from "../kit/facts.js";
 import { attackByLinkSwaps } from "../kit/link-swap-attack.js";
 
 const MEBIBYTE = 2 ** 20;
-
 const SWAP_MS = 1_500;
 
 /** Without /proc, its links dangle. */

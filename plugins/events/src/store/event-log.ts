@@ -1,7 +1,7 @@
 import type { DatabaseSync, SQLInputValue } from "node:sqlite";
 import type { SandboxEvent } from "@coppice/core";
 import { type EventBody, eventBody } from "./event-body.js";
-import type { EventsConfig } from "./events-config.js";
+import type { EventsConfig } from "../events-config.js";
 import type { Page } from "./parse-page.js";
 
 interface EventQuery extends Page {

@@ -4,7 +4,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { it, type TestContext } from "node:test";
 import type { SandboxEvent } from "@coppice/core";
-import { eventsConfig } from "./events-config.js";
+import { eventsConfig } from "../events-config.js";
 import { EventsStore } from "./events-store.js";
 
 const TYPE = "sandbox.lifecycle.updated";

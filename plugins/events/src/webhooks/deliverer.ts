@@ -1,6 +1,6 @@
 import { type Clock, type Logger, sleep, within } from "@coppice/core";
-import type { DeliveryStore, DueDelivery } from "./delivery-store.js";
-import type { EventsConfig } from "./events-config.js";
+import type { DeliveryStore, DueDelivery } from "../store/delivery-store.js";
+import type { EventsConfig } from "../events-config.js";
 import type { EventsMetrics } from "./events-metrics.js";
 import { post } from "./post.js";
 import { signatureHeaders } from "./signature.js";

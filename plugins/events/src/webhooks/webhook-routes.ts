@@ -7,10 +7,10 @@ import {
   type SandboxEvents,
   tenantOf,
 } from "@coppice/core";
-import type { Delivery } from "./delivery-store.js";
-import type { EventsStore } from "./events-store.js";
-import { parsePage } from "./parse-page.js";
-import type { Webhook } from "./webhook-store.js";
+import type { Delivery } from "../store/delivery-store.js";
+import type { EventsStore } from "../store/events-store.js";
+import { parsePage } from "../store/parse-page.js";
+import type { Webhook } from "../store/webhook-store.js";
 import { newWebhookBody, webhookChangeBody } from "./webhook-body.js";
 import type { Webhooks } from "./webhooks.js";
 

@@ -3,7 +3,7 @@ import type { DatabaseSync } from "node:sqlite";
 import { openDatabase, type SandboxEvent, transaction } from "@coppice/core";
 import { DeliveryStore } from "./delivery-store.js";
 import { EventLog } from "./event-log.js";
-import type { EventsConfig } from "./events-config.js";
+import type { EventsConfig } from "../events-config.js";
 import { MIGRATIONS } from "./migrations.js";
 import { WebhookStore } from "./webhook-store.js";
 

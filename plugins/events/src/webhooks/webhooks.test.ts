@@ -2,8 +2,8 @@ import assert from "node:assert/strict";
 import { createHash, createHmac } from "node:crypto";
 import { it } from "node:test";
 import { fakeClock } from "@coppice/core/testing";
-import { startEventsServer, until } from "./testing/events-server.js";
-import { Receiver } from "./testing/receiver.js";
+import { startEventsServer, until } from "../testing/events-server.js";
+import { Receiver } from "../testing/receiver.js";
 
 const CREATED = "sandbox.lifecycle.created";
 const UPDATED = "sandbox.lifecycle.updated";

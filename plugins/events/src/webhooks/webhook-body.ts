@@ -1,5 +1,5 @@
 import { z } from "zod";
-import { EVENT_TYPES } from "./event-type.js";
+import { EVENT_TYPES } from "../store/event-type.js";
 
 const MAX_NAME = 256;
 const MAX_URL = 2048;

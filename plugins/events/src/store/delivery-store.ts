@@ -1,7 +1,7 @@
 import { randomUUID } from "node:crypto";
 import type { DatabaseSync, SQLInputValue, SQLOutputValue } from "node:sqlite";
 import type { EventBody } from "./event-body.js";
-import type { EventsConfig } from "./events-config.js";
+import type { EventsConfig } from "../events-config.js";
 import type { Page } from "./parse-page.js";
 
 /** Outcome of a delivery; `dropped` when too many were waiting already. */
