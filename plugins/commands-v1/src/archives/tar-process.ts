@@ -57,10 +57,11 @@ export async function checkExit(
   process: Process,
   { told, allowed }: { readonly told: string; readonly allowed: readonly number[] },
 ): Promise<void> {
-  const { code } = await process.exit;
+  const { code, signal } = await process.exit;
   if (code !== undefined && allowed.includes(code)) return;
   if (code === NOT_FOUND) throw new SandboxError("archive_failed", "the sandbox has no tar");
   if (/no space left|disk quota/i.test(told))
     throw new SandboxError("disk_full", "not enough disk space available");
-  throw new SandboxError("archive_failed", `tar failed: ${told.slice(0, MAX_ERROR_BYTES).trim()}`);
+  const words = told.slice(0, MAX_ERROR_BYTES).trim() || `it ended with ${signal ?? code}`;
+  throw new SandboxError("archive_failed", `tar failed: ${words}`);
 }

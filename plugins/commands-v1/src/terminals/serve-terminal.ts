@@ -71,11 +71,9 @@ async function sendOutput(
   return false;
 }
 
-/** Resolves when the bytes were handed on. */
+/** Resolves when the bytes were handed on, or the connection is lost: its close follows. */
 function send(socket: WebSocket, data: Uint8Array): Promise<void> {
-  return new Promise((resolve, reject) => {
-    socket.send(data, (error) => (error ? reject(error) : resolve()));
-  });
+  return new Promise((resolve) => socket.send(data, () => resolve()));
 }
 
 /** Writes the client's input, one message after the other, as fast as the terminal takes it. */
