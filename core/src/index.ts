@@ -12,6 +12,7 @@ export {
   type PluginContext,
   type PluginDefinition,
   type Resolved,
+  type ResolvedIfProvided,
   type Router,
   type VerbAction,
   type VerbContext,

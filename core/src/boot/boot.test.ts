@@ -56,6 +56,19 @@ it("a plugin meets what it requires as a value, whatever order the configuration
   assert.equal(server.resolve(Counting).next(), 2);
 });
 
+it("a plugin may use a service that no other one provides", async () => {
+  const met: unknown[] = [];
+  const user = definePlugin({
+    name: "user",
+    uses: { counting: Counting },
+    setup: (_, { counting: service }) => void met.push(service?.next()),
+  });
+  for (const plugins of [[[user]], [[user], [counting]]] as const) {
+    await using _server = await startTestServer({ plugins });
+  }
+  assert.deepEqual(met, [undefined, 1]);
+});
+
 it("classes of a plugin are injected from its own scope", async () => {
   @injectable()
   class Doubling {

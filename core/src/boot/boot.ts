@@ -219,7 +219,9 @@ async function assemble({ configuration, source, clock, log, cleanup }: Assembly
       );
     }
     const scope = new Scope(plugin.name);
-    for (const token of new Set(Object.values(plugin.requires))) scope.bindValue(token, services.get(token));
+    const wanted = Object.entries({ ...plugin.requires, ...plugin.uses });
+    for (const token of new Set(wanted.map(([, each]) => each)))
+      if (services.has(token)) scope.bindValue(token, services.get(token));
     const registry = new Registry();
     pluginMetrics.push({ plugin: plugin.name, registry });
     cleanup.push(plugin.name, () => registry.clear());
@@ -237,11 +239,9 @@ async function assemble({ configuration, source, clock, log, cleanup }: Assembly
       onStart: (run) => starts.push({ owner: plugin.name, run }),
       onStop: (run) => cleanup.push(plugin.name, run),
     });
-    const required = Object.entries(plugin.requires).map(
-      ([name, token]) => [name, services.get(token)] as const,
-    );
+    const found = Object.fromEntries(wanted.map(([name, token]) => [name, services.get(token)]));
     try {
-      await patience(plugin.name, "its setup", () => plugin.setup(context, Object.fromEntries(required)));
+      await patience(plugin.name, "its setup", () => plugin.setup(context, found));
     } catch (error) {
       const message = `plugin '${plugin.name}' could not be set up: ${messageOf(error)}`;
       throw new BootError([{ message, at: source.at(["plugins", key]) }], { cause: error });

@@ -8,8 +8,10 @@ export async function plugins(args: readonly string[]): Promise<number> {
   const { plugins: enabled } = await configure(readConfig(configArgument(args), process.env));
   for (const { plugin } of enabled) {
     const requires = Object.values(plugin.requires).map(tokenName).join(", ") || "nothing";
+    const used = Object.values(plugin.uses).map(tokenName).join(", ");
+    const uses = used === "" ? "" : `uses ${used}; `;
     const provides = plugin.provides.map(tokenName).join(", ") || "nothing";
-    process.stdout.write(`${plugin.name}: requires ${requires}; provides ${provides}\n`);
+    process.stdout.write(`${plugin.name}: requires ${requires}; ${uses}provides ${provides}\n`);
   }
   return 0;
 }

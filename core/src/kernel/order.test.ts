@@ -11,6 +11,7 @@ const [A, B, C] = ["order-a", "order-b", "order-c"].map((id) => createToken<unkn
 const plugin = (name: string, requires: readonly symbol[], provides: readonly symbol[]) => ({
   name,
   requires: Object.fromEntries(requires.map((token, index) => [`service${index}`, token])),
+  uses: {},
   provides,
 });
 
@@ -26,6 +27,16 @@ it("providers come before those who require them, else the given order stays", (
   assert.deepEqual(
     ordered.map(({ name }) => name),
     ["first", "middle", "last", "free"],
+  );
+});
+
+it("a plugin comes after those whose services it uses, which need not be there", () => {
+  const user = { ...plugin("user", [], []), uses: { present: A, absent: B } };
+  const { ordered, problems } = orderPlugins([user, plugin("provider", [], [A])], new Set());
+  assert.deepEqual(problems, []);
+  assert.deepEqual(
+    ordered.map(({ name }) => name),
+    ["provider", "user"],
   );
 });
 

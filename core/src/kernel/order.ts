@@ -4,6 +4,8 @@ import { tokenName } from "./token.js";
 export interface Orderable {
   readonly name: string;
   readonly requires: Readonly<Record<string, symbol>>;
+  /** As `requires`, for services whose absence is no problem. */
+  readonly uses: Readonly<Record<string, symbol>>;
   readonly provides: readonly symbol[];
 }
 
@@ -47,6 +49,10 @@ export function orderPlugins<T extends Orderable>(plugins: readonly T[], builtIn
           `plugin '${plugin.name}' requires '${tokenName(token)}', which no enabled plugin provides`,
         );
       }
+    }
+    for (const token of Object.values(plugin.uses)) {
+      const provider = providers.get(token);
+      if (provider !== undefined) visit(provider);
     }
     path.pop();
     ordered.push(plugin);

@@ -16,6 +16,9 @@ export type Router = KoaRouter;
 /** The services that a plugin required, under the names it gave them. */
 export type Resolved<R> = { readonly [K in keyof R]: R[K] extends Token<infer T> ? T : never };
 
+/** The services that a plugin uses where another one provides them. */
+export type ResolvedIfProvided<U> = { readonly [K in keyof U]: Resolved<U>[K] | undefined };
+
 export interface PluginContext<Config> {
   readonly name: string;
   readonly config: Config;
@@ -95,6 +98,7 @@ export interface Plugin {
   readonly name: string;
   readonly config: z.ZodType;
   readonly requires: TokenRecord;
+  readonly uses: TokenRecord;
   readonly provides: readonly symbol[];
   readonly verbs: Verbs<unknown>;
   setup(plugin: PluginContext<unknown>, services: Record<string, unknown>): void | Promise<void>;
@@ -103,18 +107,27 @@ export interface Plugin {
 /** Property that marks a plugin, also for other installed copies of core. Its value is the copy that made it. */
 const IS_PLUGIN = Symbol.for("coppice.plugin");
 
-export interface PluginDefinition<C extends z.ZodType, R extends TokenRecord> {
+export interface PluginDefinition<
+  C extends z.ZodType,
+  R extends TokenRecord,
+  U extends TokenRecord = TokenRecord,
+> {
   /** kebab-case: its config key, its log field, its metric prefix `coppice_<name>_`. */
   readonly name: string;
   /** Settings as zod: the source of defaults, messages and docs. Unknown keys are refused: use `z.strictObject`. */
   readonly config?: C;
   /** Required services, checked before anything is set up. */
   readonly requires?: R;
+  /** Services that it can do without: `setup` gets undefined for one that no enabled plugin provides. */
+  readonly uses?: U;
   /** Tokens that are bound when `setup` returns. */
   readonly provides?: readonly symbol[];
   /** Verbs that it adds to the command line: `coppice <verb> <action> <config.yaml>`. */
   readonly verbs?: Verbs<z.infer<C>>;
-  setup(plugin: PluginContext<z.infer<C>>, services: Resolved<R>): void | Promise<void>;
+  setup(
+    plugin: PluginContext<z.infer<C>>,
+    services: Resolved<R> & ResolvedIfProvided<U>,
+  ): void | Promise<void>;
 }
 
 const NO_CONFIG = z.strictObject({});
@@ -126,9 +139,11 @@ const KEBAB_CASE = /^[a-z][a-z0-9]*(-[a-z0-9]+)*$/;
  * A package is a plugin package when its default export is the returned value.
  * @throws TypeError that names the plugin when the definition is invalid.
  */
-export function definePlugin<C extends z.ZodType = typeof NO_CONFIG, const R extends TokenRecord = {}>(
-  definition: PluginDefinition<C, R>,
-): Plugin {
+export function definePlugin<
+  C extends z.ZodType = typeof NO_CONFIG,
+  const R extends TokenRecord = {},
+  const U extends TokenRecord = {},
+>(definition: PluginDefinition<C, R, U>): Plugin {
   if (!KEBAB_CASE.test(definition.name)) {
     throw new TypeError(`a plugin's name is kebab-case, not '${definition.name}'`);
   }
@@ -138,10 +153,11 @@ export function definePlugin<C extends z.ZodType = typeof NO_CONFIG, const R ext
     name: definition.name,
     config: definition.config ?? NO_CONFIG,
     requires: definition.requires ?? {},
+    uses: definition.uses ?? {},
     provides: definition.provides ?? [],
     verbs: (definition.verbs ?? {}) as Verbs<unknown>,
     setup: (context: PluginContext<unknown>, services: Record<string, unknown>) =>
-      definition.setup(context as PluginContext<z.infer<C>>, services as Resolved<R>),
+      definition.setup(context as PluginContext<z.infer<C>>, services as Resolved<R> & ResolvedIfProvided<U>),
   };
   return plugin;
 }
@@ -151,6 +167,7 @@ function checkDefinition({
   name,
   config,
   requires,
+  uses,
   provides,
   ...rest
 }: PluginDefinition<z.ZodType, TokenRecord>): void {
@@ -161,8 +178,9 @@ function checkDefinition({
   // Duck-typed: a schema may come from another installed copy of zod.
   if (config !== undefined && typeof (config as Partial<z.ZodType> | null)?.safeParse !== "function")
     refuse("config is not a zod schema");
-  for (const [key, token] of Object.entries(requires ?? {}))
-    if (typeof token !== "symbol") refuse(`requires.${key} is ${String(token)}, not a token`);
+  for (const [field, tokens] of Object.entries({ requires, uses }))
+    for (const [key, token] of Object.entries(tokens ?? {}))
+      if (typeof token !== "symbol") refuse(`${field}.${key} is ${String(token)}, not a token`);
   for (const token of provides ?? [])
     if (typeof token !== "symbol") refuse(`provides has ${String(token)}, which is not a token`);
 }
