@@ -1,6 +1,14 @@
 import { Clock, definePlugin, Sandboxes, Targets } from "@coppice/core";
 import { Commands } from "@coppice/plugin-commands";
+import { ShellSessions } from "./shell/shell-sessions.js";
 import { shellSessionsConfig } from "./shell-sessions-config.js";
+import { dispatcher } from "./wire/dispatch.js";
+import { mountHttp } from "./wire/http-transport.js";
+import { shellRoutes } from "./wire/routes.js";
+import { ShellAccess } from "./wire/shell-access.js";
+import { errorBody } from "./wire/shell-errors.js";
+
+const SURFACE = "shell";
 
 /**
  * The container API of Cloudflare's sandbox client: shells that keep their state, processes that outlive them, files,
@@ -10,7 +18,19 @@ export const plugin = definePlugin({
   name: "shell-sessions",
   config: shellSessionsConfig,
   requires: { sandboxes: Sandboxes, commands: Commands, clock: Clock, targets: Targets },
-  setup() {
-    // Routes follow.
+  setup(plugin, { sandboxes, targets, ...services }) {
+    const { config } = plugin;
+    const shells = new ShellSessions({ config, ...services });
+    plugin.onStop(() => shells.close());
+
+    const access = new ShellAccess(config);
+    targets.claimPort(config.port, SURFACE);
+    targets.add(access.target(sandboxes));
+    plugin.guard(SURFACE, access.guard);
+
+    const dispatch = dispatcher({ shells, config, ...services });
+    const routes = shellRoutes({ config });
+    const router = plugin.http(SURFACE, { errors: errorBody, below: "" });
+    mountHttp(router, { routes, dispatch, access, config, ...services });
   },
 });

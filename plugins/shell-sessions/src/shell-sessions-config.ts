@@ -5,6 +5,16 @@ const count = () => z.int().positive();
 
 export const shellSessionsConfig = z.strictObject({
   port: z.int().min(1).max(65_535).default(3000).describe("Port of every sandbox that answers the clients."),
+  authorization: z
+    .enum(["token", "session"])
+    .default("token")
+    .describe(
+      "Meaning of `Authorization: Bearer` where the sandbox has a token that is given by no other way: that token, or a session.",
+    ),
+  pathTokens: z
+    .boolean()
+    .default(true)
+    .describe("Takes a sandbox's token in the path `/t/<token>/…`, for clients that send no headers."),
   workdir: z
     .string()
     .regex(/^(\/[^/\0]+)+$/, "expected an absolute path")

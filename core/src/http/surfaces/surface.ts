@@ -9,6 +9,7 @@ import { type BootProblem, SandboxError } from "../../kernel/errors.js";
 import { currentOwner, runAs } from "../../kernel/owner.js";
 import type { Logger } from "../../observe/logger.js";
 import type { Answered, Guard, Observer, UpgradeHandler } from "./surface-hooks.js";
+import { EdgeRefusal } from "../messages/edge-refusal.js";
 import { destroySoon } from "../messages/destroy-soon.js";
 import { HttpError, withBody, withReason } from "../messages/http-error.js";
 import { responseKey } from "../messages/message-stream.js";
@@ -365,7 +366,9 @@ export class Surface {
         (value.match(pathname, method).route ||
           (below !== undefined && `${pathname}/`.startsWith(`${below}/`))),
     );
-    if (typeof router?.errors === "function") return withBody(answer, router.errors(answer, request));
+    // A refusal at the edge is the same whether the sandbox, and so its surface, was found or not.
+    if (typeof router?.errors === "function" && !(answer instanceof EdgeRefusal))
+      return withBody(answer, router.errors(answer, request));
     // Where there is no route, the body has no reason, as E2B's.
     const givesReason = router !== undefined || this.#upgrades.some(({ path }) => matches(path, pathname));
     return givesReason ? withReason(answer) : answer;

@@ -1,0 +1,88 @@
+import { Readable } from "node:stream";
+import { type Clock, type PluginContext, readBody, requestOf, type Router, targetOf } from "@coppice/core";
+import { bytesJson } from "@coppice/plugin-commands";
+import type { ShellSessionsConfig } from "../shell-sessions-config.js";
+import type { Dispatch } from "./dispatch.js";
+import { eventFrames } from "./event-frames.js";
+import type { ShellAnswer, ShellRoute } from "./route.js";
+import type { ShellAccess } from "./shell-access.js";
+import { errorAnswer } from "./shell-errors.js";
+
+interface HttpTransportOptions {
+  readonly routes: readonly ShellRoute[];
+  readonly dispatch: Dispatch;
+  readonly access: ShellAccess;
+  readonly clock: Clock;
+  readonly config: ShellSessionsConfig;
+}
+
+/** Serves the routes over HTTP, streams of events as server-sent events. */
+export function mountHttp(
+  router: ReturnType<PluginContext<unknown>["http"]>,
+  { routes, access, ...options }: HttpTransportOptions,
+): void {
+  for (const prefix of access.prefixes) {
+    for (const route of routes) {
+      // A base URL has no slash at its end.
+      const path = route.path === "/" && prefix !== "" ? prefix : prefix + route.path;
+      router.register(path, [route.method], (ctx) => serve(ctx, route, { access, ...options }));
+    }
+  }
+}
+
+type RouteContext = Parameters<Parameters<Router["use"]>[0]>[0];
+
+async function serve(
+  ctx: RouteContext,
+  route: ShellRoute,
+  { dispatch, access, clock, config }: Omit<HttpTransportOptions, "routes">,
+): Promise<void> {
+  const { log, signal, url, headers } = requestOf(ctx);
+  const sandbox = targetOf(ctx);
+  let answer: ShellAnswer;
+  try {
+    const body = route.method === "POST" ? parsed(await readBody(ctx.req, config.maxBody)) : undefined;
+    const headerSession = access.sessionOf(sandbox.record.accessToken, { headers, url });
+    const { searchParams: query } = url;
+    answer = await dispatch(route, {
+      sandbox,
+      params: ctx.params,
+      query,
+      body,
+      headerSession,
+      log,
+      signal,
+    });
+  } catch (error) {
+    const { status, body } = errorAnswer(error, log);
+    ctx.status = status;
+    ctx.body = body;
+    return;
+  }
+  if ("events" in answer) {
+    const frames = eventFrames(answer.events, { clock, heartbeatMs: config.heartbeat, log, signal });
+    ctx.type = "text/event-stream";
+    ctx.set({ "cache-control": "no-cache", "x-accel-buffering": "no" });
+    ctx.body = Readable.from(frames, { highWaterMark: 1 });
+  } else if ("text" in answer) {
+    ctx.type = "text/plain";
+    ctx.body = answer.text;
+  } else {
+    const { json: fields, long, isBase64 = false, status = 200 } = answer;
+    ctx.status = status;
+    ctx.type = "json";
+    ctx.body =
+      long === undefined
+        ? fields
+        : Readable.from(bytesJson({ bytes: long, isText: !isBase64, fields }), { objectMode: false });
+  }
+}
+
+/** The JSON value of a body, undefined for one that is no JSON. */
+function parsed(body: Buffer): unknown {
+  try {
+    return JSON.parse(body.toString()) as unknown;
+  } catch {
+    return undefined;
+  }
+}

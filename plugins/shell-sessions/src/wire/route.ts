@@ -1,0 +1,90 @@
+import type { LiveSandbox, Logger } from "@coppice/core";
+import type { z } from "zod";
+import type { SandboxProcesses } from "../processes/sandbox-processes.js";
+import type { SandboxSessions } from "../shell/session.js";
+import { ShellError } from "../shell/shell-error.js";
+
+/** A request to a sandbox, by whatever transport it came. */
+export interface ShellRequest {
+  readonly sandbox: LiveSandbox;
+  readonly sessions: SandboxSessions;
+  readonly processes: SandboxProcesses;
+  /** Decoded segments of the path, by the names of its pattern. */
+  readonly params: Readonly<Record<string, string>>;
+  readonly query: URLSearchParams;
+  /** A JSON value. Undefined without a body, and for one that is no JSON: `inputOf` refuses it. */
+  readonly body: unknown;
+  /** Session that the headers or the query name, for the routes that look there when the body names none. */
+  readonly headerSession: string | undefined;
+  readonly log: Logger;
+  /** Aborts when the client leaves. */
+  readonly signal: AbortSignal;
+}
+
+export type ShellAnswer =
+  | {
+      /** Fields of the answer; the transport adds none. */
+      readonly json: Readonly<Record<string, unknown>>;
+      /** More fields, with long values: text in UTF-8, or base64 with `isBase64`. */
+      readonly long?: Readonly<Record<string, Buffer>>;
+      readonly isBase64?: boolean;
+      /** 200 when absent. */
+      readonly status?: number;
+    }
+  | { readonly text: string }
+  | {
+      /**
+       * Events as clients read them, one by one at the client's pace. What throws here is sent as an event `error`, so
+       * refuse what can be refused before the answer. Reading ends early when the client leaves.
+       */
+      readonly events: AsyncIterable<Readonly<Record<string, unknown>>>;
+    };
+
+/** A route of the interface, for all transports. */
+export interface ShellRoute {
+  readonly method: "GET" | "POST" | "DELETE";
+  /** `:name` stands for a segment. The first route that matches is used. */
+  readonly path: `/${string}`;
+  /** @throws ShellError, or anything else, which is answered as an error of the server. */
+  handle(request: ShellRequest): Promise<ShellAnswer>;
+}
+
+/** Fields that every successful answer has. */
+export function success(
+  fields: Readonly<Record<string, unknown>> = {},
+): Extract<ShellAnswer, { readonly json: unknown }> {
+  return { json: { success: true, ...fields, timestamp: new Date().toISOString() } };
+}
+
+/** An event with its time. */
+export function event(
+  type: string,
+  fields: Readonly<Record<string, unknown>> = {},
+): Readonly<Record<string, unknown>> {
+  return { type, timestamp: new Date().toISOString(), ...fields };
+}
+
+/** An event that ends a stream: one client reads `data`, its type says `error`. */
+export function errorEvent(message: string): Readonly<Record<string, unknown>> {
+  return event("error", { data: message, error: message });
+}
+
+/** The body as its schema has it. @throws ShellError VALIDATION_FAILED */
+export function inputOf<S extends z.ZodType>(schema: S, body: unknown): z.infer<S> {
+  if (body === undefined) throw new ShellError("VALIDATION_FAILED", "The request has no JSON body");
+  const parsed = schema.safeParse(body);
+  if (parsed.success) return parsed.data;
+  const [issue] = parsed.error.issues;
+  const field = issue?.path.join(".") ?? "";
+  throw new ShellError(
+    "VALIDATION_FAILED",
+    `Invalid request: ${field === "" ? "" : `${field}: `}${issue?.message ?? "invalid"}`,
+    {
+      validationErrors: parsed.error.issues.slice(0, 10).map(({ path, message, code }) => ({
+        field: path.join("."),
+        message,
+        code,
+      })),
+    },
+  );
+}
