@@ -62,7 +62,7 @@ export COPPICE_API_KEY
 coppice() { node core/bin/coppice.mjs "$@"; }
 clean_up() {
   [ ! -e "$directory/daemon.pid" ] || kill "$(cat "$directory/daemon.pid")"
-  # After an interruption there may be some: their datasets would be busy.
+  # An interrupted run leaves jails, which keep their datasets busy.
   jls name path | while read -r name path; do
     case $path in "$directory"/*) jail -R "$name" ;; esac
   done

@@ -420,7 +420,7 @@ static void queue_come(struct entry *entry) {
     return;
   }
   queue_entry(entry, CHANGE_CREATE, 0);
-  // Written, maybe before it was listened to.
+  // The file may have been written before its changes were reported.
   if (entry->is_file && entry->status.st_size > 0) queue_entry(entry, CHANGE_WRITE, 0);
 }
 

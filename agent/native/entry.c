@@ -1,4 +1,4 @@
-// Start of a program through another one.
+// Starts programs of a sandbox through another program (`--through`), such as jexec(8).
 #include "entry.h"
 
 #include <errno.h>

@@ -172,7 +172,7 @@ int platform_is_network(int fd) {
 
 int platform_change_mode(int fd, mode_t mode) { return fchmodat(fd, "", mode, AT_EMPTY_PATH); }
 
-// --- identity: of the whole process, which is why there must be one thread
+// --- identity: it belongs to the whole process, so there must be only one thread
 
 static gid_t own_groups[NGROUPS_MAX + 1];
 static int own_group_count = -1;

@@ -31,7 +31,7 @@ static bool make_room(struct kept *kept, uint32_t bytes) {
 
 void kept_add(struct kept *kept, uint8_t type, const uint8_t *data, uint32_t length) {
   if (!kept->is_on) return;
-  // Without memory the output goes on as that of other processes: what a lost connection takes along is lost.
+  // Without memory for copies, output is sent without them: a lost connection then loses what it had in transit.
   if (kept->end + ENTRY_BYTES + length > kept->capacity && !make_room(kept, ENTRY_BYTES + length)) {
     return kept_free(kept);
   }
@@ -51,7 +51,7 @@ static uint32_t length_at(const struct kept *kept, uint32_t position) {
 
 void kept_pay(struct kept *kept, uint32_t bytes) {
   if (!kept->is_on) return;
-  // The first credit of a connection is for output that is to come.
+  // The first credit of a connection is a grant for new output. It confirms no output that was sent.
   if (!kept->is_granted) {
     kept->is_granted = true;
     return;

@@ -52,7 +52,7 @@ static pid_t parent_of(const char *pid) {
   return end && strlen(end) > 4 ? (pid_t)strtol(end + 4, NULL, 10) : -1;
 }
 
-// Also on kernels without a list of children.
+// Reads all of /proc: not every kernel has a list of children (`/proc/<pid>/task/<tid>/children`).
 void platform_kill_children(void) {
   DIR *processes = opendir("/proc");
   if (processes == NULL) return;

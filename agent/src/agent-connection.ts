@@ -26,8 +26,9 @@ export interface AgentConnectionOptions extends AgentFilesOptions {
   /** Timeout of the greeting. 5 000 when absent. */
   readonly greetingTimeoutMs?: number | undefined;
   /**
-   * Called when the stream has ended. Then the processes of this connection are reported as killed; without it, only
-   * those of an agent that is lost are, and at once.
+   * Called when the stream has ended, and has to end the processes of the connection: they are reported as killed
+   * after it. Without this option they are reported as killed at once if the connection was lost, and not at all if it
+   * was closed.
    */
   readonly onEnd?: (() => Promise<void>) | undefined;
   /** Awaited by `close` after the stream has ended. */

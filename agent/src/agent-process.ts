@@ -158,7 +158,7 @@ export class AgentProcess implements Process, Channel {
         throw new ProtocolError(`frame ${type} for a process`);
     }
     reader.end();
-    // Of one that is kept the server has to record the end first.
+    // A process with kept output stays until the server has recorded its end.
     if (this.#hasEnded && this.#isOutputOver && this.keeping === undefined) this.#forget();
   }
 

@@ -13,7 +13,7 @@ PACKAGES=nodejs,npm,ca-certificates
 ACCOUNT=tester
 CACHE=${XDG_CACHE_HOME:-$HOME/.cache}/coppice-bare-machine
 WEEK=$(date +%G-%V)
-# How programs are told of registries, proxies and certificates.
+# Variables that name registries, proxies and certificates.
 VARIABLES='^(npm_config_|NPM_CONFIG_|PIP_(INDEX_URL|EXTRA_INDEX_URL|CERT|TRUSTED_HOST|PROXY|DEFAULT_TIMEOUT)=|NODE_EXTRA_CA_CERTS=|REQUESTS_CA_BUNDLE=|CURL_CA_BUNDLE=|SSL_CERT_|(https?|no|HTTPS?|NO)_(proxy|PROXY)=|CI=)'
 
 say() { echo "bare machine: $*"; }
@@ -25,7 +25,7 @@ give_up() {
   exit 0
 }
 
-# Debian's own among this host's sources: its mirror, wherever that is.
+# Debian's mirror, as this host's sources name it.
 debian_sources() {
   # shellcheck disable=SC2016 # apt fills them in
   apt-get indextargets --format 'deb $(REPO_URI) $(RELEASE) $(COMPONENT)' 'Created-By: Packages' 'Origin: Debian' |
@@ -73,7 +73,7 @@ copy_settings() {
   done
 }
 
-# The tree as it is here, over what set-up fetched into the one before.
+# Copies the tree as it is here, and keeps the downloads of the last set-up.
 copy_tree() {
   local tree=$1 clone=$2
   mkdir -p "$clone"
@@ -82,7 +82,7 @@ copy_tree() {
     tar --create --directory="$tree" --null --files-from=- | tar --extract --directory="$clone" --no-same-owner
 }
 
-# Makes this process's root the machine. Before it is called, the namespaces of mounts and of processes are its own.
+# Makes the machine the root of this process, which must already have its own mount and PID namespaces.
 become_machine() {
   local machine=$1 each
   mount --make-rprivate /

@@ -12,16 +12,16 @@ const SOURCES = join(ROOT, "agent", "native");
 /** Stand-ins for interfaces of FreeBSD. */
 const STAND_INS = join(SOURCES, "testing");
 const FOLDER = join(TOOLCHAIN, "agent");
-/** A program of its own, which is built on demand. */
+/** A separate program, built on demand. */
 const APART = "fuzz-frames.c";
 /** The second where the first has no C library that can be linked statically. */
 const COMPILERS = ["cc", "musl-gcc"];
 const WARNINGS = ["-Wall", "-Wextra"];
 const GUARDS = ["-fstack-protector-strong", "-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=2"];
 const FLAGS = ["-std=c11", "-D_GNU_SOURCE", "-O2", ...WARNINGS, ...GUARDS];
-/** Not for users: a warning of their compiler does not keep the agent from being built. */
+/** Not in builds of users: a warning of their compiler must not keep the agent from being built. */
 const STRICT = ["-Werror"];
-/** It runs where there is no C library, or another. */
+/** Static: it also runs where there is no C library, or another one. */
 const OWN_FLAGS = [...FLAGS, "-static", ...(process.env.CI === "true" ? STRICT : [])];
 
 async function sources() {

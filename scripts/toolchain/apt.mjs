@@ -19,7 +19,7 @@ export function installDebianPackages(packages) {
 
 async function install(packages) {
   const env = { ...process.env, DEBIAN_FRONTEND: "noninteractive" };
-  // Without that option a list that could not be had is no failure. In the end an older one may do.
+  // Without this option apt ignores a list that it could not fetch. After the last attempt an older list may suffice.
   const update = ["update", ...OPTIONS, "-o", "APT::Update::Error-Mode=any"];
   await runStepAgain("apt-get update", "apt-get", update, { env });
   const words = ["install", "-y", "--no-install-recommends", ...OPTIONS, ...packages];

@@ -13,9 +13,9 @@ import { FailedStep, runStep } from "../toolchain/step.mjs";
 
 const SKIPS = join(ROOT, "scripts", "toolchain", "test-skips.mjs");
 const FAILURES = join(ROOT, "scripts", "toolchain", "test-failures.mjs");
-/** More than these are no matter of time. */
+/** More failures than these are not caused by timing. */
 const MOST_RETRIED = 12;
-/** One waits while the others compute, also where there are two processors. */
+/** Tests often wait, so three at a time suit even two processors. */
 const FILES_AT_ONCE = 3;
 /** Time limit of a test file. */
 const TEST_TIMEOUT_MS = 10 * 60 * 1000;

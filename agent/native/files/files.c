@@ -1,4 +1,4 @@
-// Files: one request, one answer, except for lists, removals and large writes, which take turns.
+// Files. A request gets one answer at once, except for lists, removals and large writes, which are done in parts.
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-// Lists of directories, which take turns.
+// Lists of directories. The main loop runs several at once, each a few entries at a time.
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-// Removals of trees, which take turns.
+// Removals of directory trees. The main loop runs several at once, each a few entries at a time.
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-// Writes: in place at once, or staged, which take turns and end with a rename.
+// Writes. Small ones are done at once, in place. Large ones are staged in parts and end with a rename.
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>

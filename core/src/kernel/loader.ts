@@ -29,7 +29,7 @@ function locate(specifier: string, directory: string): string {
     try {
       return pathToFileURL(createRequire(from).resolve(specifier)).href;
     } catch {
-      // Not here; the import reports the reason in the end.
+      // Not installed here: the import that follows reports the reason.
     }
   }
   return specifier;

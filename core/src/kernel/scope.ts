@@ -46,7 +46,7 @@ export class Scope {
   }
 
   has(key: Key): boolean {
-    // Not recursive: the global container is out of bounds.
+    // Not recursive: a parent is the global container, which scopes do not use.
     return this.#container.isRegistered(key);
   }
 

@@ -52,7 +52,7 @@ export function quotaCheck({ tenants, everybody }: QuotaSettings, clock: Clock):
       throw exhausted(text, Math.max(Math.ceil((oldestMs + per - nowMs) / 1000), 1));
     }
     recent.push(nowMs);
-    // To the end, so that the longest idle tenants come first.
+    // Moved to the end of the map, so that the tenants that were idle longest come first.
     creations.delete(tenant);
     creations.set(tenant, recent);
     forgetIdle(nowMs);

@@ -42,7 +42,7 @@ class Shell:
         ignored = signal.signal(signal.SIGINT, signal.SIG_DFL)
         try:
             self._process = subprocess.Popen(
-                # Without +m it would look for a terminal to control.
+                # Without +m the shell would look for a terminal to control.
                 ["bash", "--norc", "--noprofile", "--noediting", "+m", "-i"],
                 env=environment,
                 stdin=subprocess.PIPE,
@@ -119,12 +119,12 @@ class Shell:
                 if self._process.poll() is not None:
                     return
             except KeyboardInterrupt:
-                # The shell has stopped reading, too: nothing of it may be left for the next cell.
+                # The interrupted shell has stopped reading: the next cell must not get the rest.
                 self._discard_unread()
                 return
 
     def _discard_unread(self):
-        # It blocks for the shell's sake.
+        # The descriptor blocks, because the shell shares it, so it is polled before each read.
         while select.select([self._unread], [], [], 0)[0]:
             os.read(self._unread, 65536)
 

@@ -15,7 +15,7 @@ REMEMBERED = 1000
 
 
 class Cancellable:
-    """Stands before ipykernel's Kernel among the bases of a kernel."""
+    """Mixed into a kernel, before ipykernel's Kernel in the list of its bases."""
 
     def __init__(self, **settings):
         super().__init__(**settings)

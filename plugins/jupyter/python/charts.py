@@ -1,4 +1,4 @@
-"""What a matplotlib figure shows, as plain values: the `e2b/chart` of a result.
+"""Describes a matplotlib figure by plain values: the `e2b/chart` of a result.
 
 Loaded when the first figure is shown, so matplotlib is there already. It works from matplotlib 3.6 on.
 A figure with one pair of axes is a chart, one with several a superchart of them. What a pair of axes

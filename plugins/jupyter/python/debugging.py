@@ -48,7 +48,7 @@ class Debuggable:
         if not debugger._is_debugpy_available:
             self._can_debug = False
             return
-        # Before 6.30 this module has copies.
+        # Before ipykernel 6.30 this module has copies of these names.
         for name in ("_is_debugpy_available", "Debugger"):
             if hasattr(ipkernel, name):
                 setattr(ipkernel, name, getattr(debugger, name))

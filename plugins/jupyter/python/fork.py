@@ -38,7 +38,7 @@ with open(os.devnull) as nothing:
     head = b"%d\n" % len(message)
     zygote.sendmsg([head], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, fds)])
 zygote.sendall(message)
-# The output does not end while one of the two has these.
+# The output ends only when both processes have closed these.
 for fd in (1, 2):
     os.close(fd)
 

@@ -303,7 +303,7 @@ class Shell(ZMQInteractiveShell):
 
     def set_parent(self, parent):
         super().set_parent(parent)
-        # Also while user code has replaced them: child processes still write here.
+        # The original streams, even if user code has replaced them: child processes still write to these.
         for stream in (sys.__stdout__, sys.__stderr__):
             if isinstance(stream, OutputStream):
                 stream.set_parent(parent)

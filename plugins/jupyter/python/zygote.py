@@ -60,7 +60,7 @@ def run(start):
     if threads:
         return
     gc.collect()
-    # Objects of now are never freed: a collection in a kernel must not write to pages that all of them share.
+    # Objects that exist now are never freed: garbage collection in a kernel must not write to shared pages.
     gc.freeze()
     request = _serve(listener, start["secret"])
     coppice_launcher.run(request)
@@ -163,7 +163,7 @@ def _serve(listener, secret):
             os.close(wakes)
             return _become(client, zygote, secret)
         clients[pid] = client
-        # No event but its end: its data are for the kernel.
+        # Only its end is watched: its data are for the kernel.
         poll.register(client, 0)
 
 

@@ -69,7 +69,7 @@ function takeInput(socket: WebSocket, command: StartedCommand): void {
   let waiting = 0;
   socket.on("message", (message: Buffer, isBinary: boolean) => {
     waiting += 1;
-    // Messages on their way still arrive; at most one buffer of them can pile up.
+    // Messages that were already received still arrive: at most one buffer of them.
     socket.pause();
     last = last
       .then(() => handle(message, isBinary))

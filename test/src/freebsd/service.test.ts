@@ -172,7 +172,7 @@ describe("the service of a FreeBSD host", { skip: reasonWithoutFreebsdHost() ?? 
     for (let count = 0; count < 3; count++) await stillRuns(id);
     assert.equal(await serverPid(), left);
 
-    // By other means than the script: the second one refuses the data directory, and the first serves on.
+    // Started without the script: the second server refuses the data directory, and the first serves on.
     const second = host.run(
       "/usr/bin/env",
       `COPPICE_API_KEY=${API_KEY}`,

@@ -6,7 +6,7 @@ type Parsed<O extends Options> = ReturnType<typeof parseArgs<{ options: O; allow
 
 /** An action of `coppice sandbox`, in a file of its own. */
 export interface SandboxAction<O extends Options = Options> {
-  /** Arguments after its name. */
+  /** The arguments that the usage shows after the action's name. */
   readonly usage: string;
   /** The exit code when the server cannot be reached or refuses. */
   readonly failed: number;

@@ -38,8 +38,8 @@ export function foreignPages({ domain, allowedHosts, allowedOrigins }: ForeignPa
         `the host '${name}' is not known here: add it to http.allowedHosts in the server's configuration`,
       );
     }
-    // By a public name the request came through a proxy, or at least not as one to this machine: there the page's
-    // credentials decide.
+    // A request by a public name came through a proxy, or was not meant for this machine:
+    // the credentials of the page decide there.
     if (!isLocal || isLocalPage(headers)) return;
     throw new SandboxError(
       "origin_not_allowed",

@@ -115,7 +115,7 @@ export class ClientCreations {
   }
 
   #remember(name: string, creation: KeyedCreation): void {
-    // To the end: the earliest are dropped first.
+    // Moved to the end of the map: its first entries are dropped first.
     this.#keyed.delete(name);
     this.#keyed.set(name, creation);
     for (const [oldest, { expiresAtMs }] of this.#keyed) {

@@ -38,7 +38,7 @@ export async function dialPort({ sandbox, port }: Target, signal: AbortSignal): 
   for (const pauseMs of [...DIAL_PAUSES_MS, undefined]) {
     try {
       const socket = await sandbox.runtime.dial(port, signal);
-      // Between two users, who listen themselves, an error would end the server.
+      // Without a listener an error between two requests would end the server.
       socket.on("error", () => undefined);
       return socket;
     } catch (error) {

@@ -122,8 +122,8 @@ function isBoundToConnection({ headers }: IncomingMessage): boolean {
 }
 
 /**
- * Proxies an upgrade (a WebSocket) to a port of its sandbox and then moves bytes. Only an answer 101 makes a tunnel:
- * after any other the client's connection ends, because a proxy before this server would give it its next client.
+ * Proxies an upgrade (a WebSocket) to a port of its sandbox and then moves bytes. Only an answer 101 makes a tunnel.
+ * After any other answer the connection is closed: a proxy in front of this server would reuse it for another client.
  */
 export async function proxyUpgrade(
   request: SurfaceRequest,
@@ -202,7 +202,7 @@ function tunnel(socket: Duplex, upstream: Duplex): void {
   upstream.pipe(socket);
 }
 
-/** An answer on the socket of an upgrade, which ends with it. */
+/** A response on the socket of a refused upgrade. The socket is closed after it. */
 function lastAnswer(message: IncomingMessage, socket: Duplex): ServerResponse {
   const response = new ServerResponse(message);
   response.shouldKeepAlive = false;

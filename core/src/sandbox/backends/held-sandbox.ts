@@ -157,7 +157,7 @@ export class HeldSandbox implements LiveSandbox {
    * @returns the backend's sandbox to destroy; undefined during a creation, whose creator destroys it.
    */
   end(reason: EndReason): Sandbox | undefined {
-    // Not by its state: the last server may have written that it is being killed, and why.
+    // The record's state is no sign of an earlier call: a server before this one may have written `killing`.
     if (this.endReason !== undefined) return this.#runtime;
     this.#record = { ...this.#record, state: "killing" };
     this.endReason = reason;

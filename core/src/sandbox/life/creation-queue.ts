@@ -24,7 +24,7 @@ export interface CreationQueueOptions extends SandboxServices {
 }
 
 export interface CreationConditions {
-  /** Its life from its creation on; undefined = until killed. */
+  /** The sandbox's life, counted from its creation; undefined = until killed. */
   readonly timeoutMs: number | undefined;
   /** Probe that has to succeed before the creation is answered. */
   readonly probe: ReadinessProbe | undefined;

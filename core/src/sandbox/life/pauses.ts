@@ -15,7 +15,7 @@ export interface PausesOptions extends SandboxServices {
 }
 
 interface Resumption {
-  /** Its life from then on; undefined = until killed. */
+  /** The sandbox's remaining life, counted from its resume; undefined = until killed. */
   readonly timeoutMs: number | undefined;
   readonly trigger: ResumeTrigger;
   /** False: the sandbox keeps its files but not its processes, and starts anew. */

@@ -29,7 +29,7 @@ export interface CreateSandbox {
   /** The Host header for programs on its ports, with `${PORT}` for the port. */
   readonly maskRequestHost?: string | undefined;
   readonly limits?: Limits | undefined;
-  /** Stored in its record, to recognise repeated requests. */
+  /** Stored in the sandbox's record, to recognise a repeated request. */
   readonly idempotency?: Idempotency | undefined;
   readonly allowInternetAccess?: boolean | undefined;
   /** Rules for outgoing connections; none when absent. */

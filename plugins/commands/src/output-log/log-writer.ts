@@ -104,7 +104,7 @@ export class LogWriter {
   #unwrittenEnds: Recorded[] = [];
   #recorded = 0;
   #settled = 0;
-  /** Sequence numbers of the last record passed to the disk, and of the last one to write without a wait. */
+  /** Sequence numbers of the last record passed to the disk, and of the last one that must not wait for others. */
   #taken = 0;
   #due = 0;
   #active: ActiveSegment | undefined;

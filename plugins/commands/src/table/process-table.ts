@@ -316,7 +316,7 @@ function invalidStart(request: StartCommand, reason: string, cause?: unknown): S
 }
 
 function shownCommand({ path, args = [] }: StartCommand): string {
-  // Too long, or too many, words cause some of these errors.
+  // Some of these errors come from long or many arguments, so the message shows only the beginning.
   const words = [path, ...args.slice(0, MAX_SHOWN_WORDS)].map((word) => word.slice(0, MAX_SHOWN));
   const line = words.join(" ").replaceAll("\0", "\\0");
   return line.length > MAX_SHOWN ? `${line.slice(0, MAX_SHOWN)}…` : line;

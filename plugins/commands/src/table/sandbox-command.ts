@@ -194,7 +194,7 @@ export class SandboxCommand implements StartedCommand {
     return this.#exit?.signal !== undefined && this.#requestedSignals.has(this.#exit.signal);
   }
 
-  /** undefined when the sandbox ended under the process: the sandbox itself tells of that a moment later. */
+  /** Undefined when the process ended with its sandbox, whose own end is reported a moment later. */
   #knownExit(): Exit | undefined {
     return this.#exit?.signal !== undefined && this.#exit.isAssumed === true ? undefined : this.#exit;
   }

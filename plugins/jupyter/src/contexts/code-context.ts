@@ -21,7 +21,7 @@ export interface ContextObserver extends KernelObserver {
   removed(): void;
 }
 
-/** What every kernel of a context gets. */
+/** Dependencies that all kernels of a context share. */
 type Surroundings = Omit<KernelStart, "env">;
 
 interface CodeContextOptions extends Omit<Surroundings, "observer" | "onSilent" | "signal"> {
@@ -223,7 +223,7 @@ export class CodeContext {
       const promise = this.#kernel;
       const kernel = await promise;
       if (kernel.isUsable) return kernel;
-      // It is about to end, or has just done so.
+      // The kernel has ended, or is about to end.
       if (this.#kernel === promise) this.#kernel = undefined;
     }
   }

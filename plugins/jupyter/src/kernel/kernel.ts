@@ -262,7 +262,7 @@ export class Kernel {
         this.#log.warn("kernel has no heartbeat any more and is killed");
         onSilent();
         this.#isLeaving = true;
-        // Its executions end with its process, as after any death.
+        // The kernel's executions end with its process, as after any death.
         void killProgram(this.#process);
       },
     });
@@ -332,8 +332,8 @@ export class Kernel {
   }
 
   /**
-   * True when the kernel answers on shell within the grace, or is busy with another client's cell. Remains of an
-   * earlier cell may block all further ones, and no interrupt reaches them.
+   * True when the kernel answers on shell within the grace, or is busy with another client's cell. A kernel may never
+   * answer again: code that an earlier cell left behind can block it, and an interrupt does not stop such code.
    */
   async #takesRequests(): Promise<boolean> {
     const untilMs = performance.now() + this.#settings.interruptGraceMs;
@@ -420,7 +420,7 @@ export class Kernel {
       const request = message.parentId === undefined ? undefined : this.#requests.get(message.parentId);
       if (request === undefined) continue;
       request.reply(message);
-      // Only the reply of these matters.
+      // A control request is done with its reply: no iopub message is awaited.
       if (channel === "control") request.finish();
       else if (!request.isDone) void this.#finishSoon(request);
     }

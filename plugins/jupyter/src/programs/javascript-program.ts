@@ -43,7 +43,7 @@ ${LOADER}
 load("kernel");
 })()`;
 
-// Before each cell, on its first line.
+// Stands on the first line of each cell, so that the lines of errors stay right.
 const PREFIX = "await void 0;";
 const MODULES = ["fitting", "kernel", "mime", "output-ring", "protocol", "source", "zmtp"];
 

@@ -37,7 +37,7 @@ export class ClientSocket {
   #cancelCut: () => void = () => undefined;
   #isAlive = true;
   #isClosing = false;
-  /** The code of the server's close; undefined when the client closed it. */
+  /** Close code that the server sent; undefined when the client closed the socket. */
   closedWith: number | undefined;
 
   constructor(socket: WebSocket, { framing, clock, settings }: ClientSocketOptions) {
@@ -54,7 +54,7 @@ export class ClientSocket {
       this.#cancelCut();
       this.#release();
     });
-    // Its close reports it as well.
+    // An error is followed by "close", which is handled above.
     socket.on("error", () => undefined);
     this.#ping();
   }

@@ -70,7 +70,7 @@ function isPresented(token: string, { headers, url }: Pick<SurfaceRequest, "head
 /** One answer for unknown sandboxes and wrong tokens, in the form in which the request named the sandbox. */
 function refusal({ url, id }: { readonly url: URL; readonly id: string }): HttpError {
   if (SANDBOX_PATH.test(url.pathname)) {
-    // With its reason also where no route has been looked for yet: both answers are to be the same.
+    // The reason is set here, because an answer before routing would lack it: both answers must be the same.
     const text = "There is no such sandbox, or the token is not its own";
     return withReason(new HttpError(404, text, { reason: "sandbox_not_found" }));
   }

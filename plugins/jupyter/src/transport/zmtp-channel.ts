@@ -75,7 +75,7 @@ export class ZmtpChannel {
     const tooSlow = setTimeout(abort, HANDSHAKE_MS);
     let isReady = false;
     this.#closed.addEventListener("abort", abort, { once: true });
-    // Its end reports it.
+    // The end of the read below reports the failure.
     stream.on("error", () => undefined);
     try {
       if (this.#closed.aborted) return;

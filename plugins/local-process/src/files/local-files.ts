@@ -399,7 +399,7 @@ export class LocalFiles implements Files {
       const descriptor = openSync(file, constants.O_RDONLY);
       fchmodSync(descriptor, mode);
       closeSync(descriptor);
-      // When it replaces a file, ext4 begins to flush all of it to the disk.
+      // A rename over an existing file is slow: ext4 begins to flush the new file to the disk.
       if (place.entry === undefined) renameSync(file, place.path);
       else await rename(file, place.path);
     } catch (error) {

@@ -59,7 +59,7 @@ export interface DurableCommandsOptions {
   readonly token: string;
   /** Between two pages of a log; 500 ms in the original's CLI. */
   readonly pollMs?: number;
-  /** Between two looks at the phase after the log; 1 s in the original's CLI. */
+  /** Pause between two requests for the phase, once the log has ended; 1 s in the original's CLI. */
   readonly statusMs?: number;
 }
 
