@@ -63,12 +63,13 @@ __coppice_begin() {
   fi
 }
 __coppice_end() {
-  builtin local __coppice_status=$2
+  builtin local __coppice_status=$2 __coppice_cwd
   if [[ -n \${__coppice_failed-} ]]; then __coppice_status=1; fi
   if [[ -n \${__coppice_back-} ]]; then builtin cd -- "$__coppice_back" || builtin :; fi
   builtin eval "\${__coppice_restore-}" || builtin :
   builtin unset -v __coppice_command __coppice_restore __coppice_back __coppice_failed || builtin :
-  builtin printf '\\036%s${MARKS.done}%s\\037%s\\0' "$1" "$__coppice_status" "$PWD" >&11 &&
+  __coppice_cwd=$PWD/
+  builtin printf '\\036%s${MARKS.done}%s\\037%s\\0' "$1" "$__coppice_status" "/\${__coppice_cwd#"$__coppice_root/"}" >&11 &&
     builtin printf '\\036%s${MARKS.done}\\0' "$1" >&12 && builtin read -r __coppice_status
 }
 __coppice_state() {

@@ -61,6 +61,9 @@ describe("sessions of shells", { timeout: 180_000 }, () => {
       "cd /usr; plain=1; export shown=2; f() { echo f $1; }; alias ll='ls'; set -o pipefail",
     );
     assert.equal(session.cwd, "/usr");
+    const inside = fresh();
+    await outputOf(inside, "mkdir ~/inner; cd ~/inner");
+    assert.equal(inside.cwd, "/home/user/inner");
     const told = await outputOf(
       session,
       "pwd; echo $plain; sh -c 'echo $shown'; f 3; alias ll; shopt -po pipefail",

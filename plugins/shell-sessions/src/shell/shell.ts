@@ -1,3 +1,4 @@
+import { posix } from "node:path";
 import { type Clock, fulfilledWithin, SandboxError } from "@coppice/core";
 import type { Exit, Output, Process, Sandbox, Signal } from "@coppice/core/backend";
 import { commandInput, driverScript, MARKS, newNonce, stateInput } from "./driver.js";
@@ -214,7 +215,7 @@ export class Shell {
     // The output is complete only when each stream has its mark.
     if (run.done.size < 2) return;
     const [status = "", ...cwd] = (run.contents ?? "").split("\u001f");
-    run.ended.resolve({ status: Number(status), cwd: cwd.join("\u001f") });
+    run.ended.resolve({ status: Number(status), cwd: posix.resolve("/", cwd.join("\u001f")) });
   }
 
   async #read(): Promise<void> {
