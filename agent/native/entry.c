@@ -1,4 +1,4 @@
-// Starts programs of a sandbox through another program (`--through`), such as jexec(8).
+// Starts programs of a sandbox through another program, such as jexec(8).
 #include "entry.h"
 
 #include <errno.h>
