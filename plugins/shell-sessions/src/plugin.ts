@@ -4,7 +4,7 @@ import { ShellSessions } from "./shell/shell-sessions.js";
 import { shellSessionsConfig } from "./shell-sessions-config.js";
 import { dispatcher } from "./wire/dispatch.js";
 import { mountHttp } from "./wire/http-transport.js";
-import { shellRoutes } from "./wire/routes.js";
+import { shellRoutes } from "./shell-routes.js";
 import { ShellAccess } from "./wire/shell-access.js";
 import { errorBody } from "./wire/shell-errors.js";
 

@@ -35,6 +35,8 @@ export const shellSessionsConfig = z.strictObject({
   maxOutput: size("64MiB").describe(
     "Output of one command in its answer, of each stream; the rest is dropped.",
   ),
+  maxFile: size("32MiB").describe("Largest file that is read in one answer; streams have no limit."),
+  maxListEntries: count().default(10_000).describe("Entries of one listing of files."),
   maxSessions: count().default(64).describe("Sessions of one sandbox."),
   maxWaiting: count().default(100).describe("Calls that may wait for one session."),
 });

@@ -1,0 +1,24 @@
+import type { ShellSessionsConfig } from "./shell-sessions-config.js";
+import { changeRoutes } from "./files/change-routes.js";
+import { listRoutes } from "./files/list-routes.js";
+import { readRoutes } from "./files/read-routes.js";
+import { commandRoutes } from "./wire/command-routes.js";
+import type { ShellRoute } from "./wire/route.js";
+import { sessionRoutes } from "./wire/session-routes.js";
+import { utilityRoutes } from "./wire/utility-routes.js";
+
+export interface ShellRoutesOptions {
+  readonly config: ShellSessionsConfig;
+}
+
+/** Every route of the interface, for all transports. */
+export function shellRoutes({ config }: ShellRoutesOptions): readonly ShellRoute[] {
+  return [
+    ...utilityRoutes,
+    ...commandRoutes(config),
+    ...sessionRoutes(config),
+    ...readRoutes(config),
+    ...changeRoutes,
+    ...listRoutes(config),
+  ];
+}
