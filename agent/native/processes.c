@@ -90,10 +90,7 @@ static const char *signal_name(int number) {
 
 // --- starting
 
-/**
- * @param owner account that may reopen them, as /dev/stdout; NULL if not known yet.
- * @return 0 or an errno.
- */
+/** @param owner account that may reopen them, as /dev/stdout; NULL if not known yet. @return 0 or an errno. */
 static int open_pipes(struct streams *streams, bool has_input, const struct account *owner) {
   for (unsigned index = 0; index < 3; index++) {
     int ends[2];

@@ -110,10 +110,7 @@ export class AgentConnection {
     return connection;
   }
 
-  /**
-   * Starts a program.
-   * @throws SandboxError as `Sandbox.spawn`, and failed_precondition when there are no terminals.
-   */
+  /** Starts a program. @throws SandboxError as `Sandbox.spawn`, and failed_precondition when there are no terminals. */
   async spawn(request: SpawnRequest): Promise<AgentProcess> {
     const named: SpawnRequest = { ...request, user: request.user ?? this.#options.defaultUser };
     const grantedBytes = named.keepsOutput === true ? KEPT_WINDOW_BYTES : OUTPUT_WINDOW_BYTES;
@@ -207,10 +204,7 @@ export class AgentConnection {
     await this.#options.afterClose?.();
   }
 
-  /**
-   * Ends the agent and everything it started.
-   * @throws SandboxError unavailable when it does not end in time.
-   */
+  /** Ends the agent and everything it started. @throws SandboxError unavailable when it does not end in time. */
   async end(): Promise<void> {
     if (this.#end === undefined) this.#writer.send(Request.End, 0);
     const late = unavailable(`the agent did not end within ${END_TIMEOUT_MS} ms`);

@@ -108,10 +108,7 @@ async function select(digest) {
   await rename(`${record}.${process.pid}`, record);
 }
 
-/**
- * Builds the agent for FreeBSD on any system.
- * @param target of zig, such as `x86_64-freebsd.14.0`.
- */
+/** Builds the agent for FreeBSD on any system. @param target of zig, such as `x86_64-freebsd.14.0`. */
 export async function crossBuildAgent(target, python, binary) {
   const cache = join(TOOLCHAIN, "zig");
   const env = { ...process.env, ZIG_GLOBAL_CACHE_DIR: cache, ZIG_LOCAL_CACHE_DIR: cache };

@@ -9,10 +9,7 @@ export function canInstallDebianPackages() {
   return existsSync("/usr/bin/apt-get") && process.getuid?.() === 0;
 }
 
-/**
- * Installs packages of Debian, and prints their names.
- * @returns true when it succeeded.
- */
+/** Installs packages of Debian, and prints their names. @returns true when it succeeded. */
 export function installDebianPackages(packages) {
   return told(`Installing Debian's ${packages.join(", ")}`, () => install(packages));
 }

@@ -23,10 +23,7 @@ export function runStep(command, parameters, options = {}) {
   });
 }
 
-/**
- * As `runStep`, repeated a few times after a failure, which is printed each time.
- * @param what name of the step.
- */
+/** As `runStep`, repeated a few times after a failure, which is printed each time. @param what name of the step. */
 export async function runStepAgain(what, command, parameters, options) {
   for (let attempt = 1; ; attempt++) {
     const code = await runStep(command, parameters, options);

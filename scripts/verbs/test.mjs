@@ -29,10 +29,7 @@ async function testGlobs(paths) {
   });
 }
 
-/**
- * Runs test files.
- * @returns the exit code, the skipped tests with their reasons, and the files with failures.
- */
+/** Runs test files. @returns the exit code, the skipped tests with their reasons, and the files with failures. */
 async function runFiles(toolchain, files, concurrency) {
   const folder = await mkdtemp(join(tmpdir(), "coppice-test-"));
   const reports = { [SKIPS]: join(folder, "skips.txt"), [FAILURES]: join(folder, "failures.txt") };
@@ -83,10 +80,7 @@ async function runTests(toolchain, globs) {
   return code;
 }
 
-/**
- * Fetches the tools that only tests use.
- * @returns environment variables with their paths.
- */
+/** Fetches the tools that only tests use. @returns environment variables with their paths. */
 async function fetchForTests() {
   return { ...(await ensureTestPackages()), ...(await testGuest()), ...(await testVenvs()) };
 }

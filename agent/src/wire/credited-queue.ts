@@ -34,10 +34,7 @@ export class CreditedQueue<T> {
     this.#grant(this.#windowBytes);
   }
 
-  /**
-   * Counts a frame's bytes.
-   * @throws ProtocolError when nothing is granted; the last frame of a grant may exceed it.
-   */
+  /** Counts a frame's bytes. @throws ProtocolError when nothing is granted; the last frame of a grant may exceed it. */
   spend(payloadBytes: number): number {
     if (this.#grantedBytes <= 0) throw new ProtocolError("the agent sends more than it was granted");
     const cost = payloadBytes + FRAME_COST;

@@ -37,9 +37,7 @@ export interface Command {
 export interface OutputKeeping {
   /** Bytes that the process wrote before the first byte of `output`. */
   readonly offset: number;
-  /**
-   * All output before this offset is safe. A process waits when too much is not confirmed.
-   */
+  /** All output before this offset is safe. A process waits when too much is not confirmed. */
   confirm(offset: number): void;
   /** Its end is safe, too: no later server is to learn of it. Without this call the next server adopts it. */
   forget(): void;

@@ -31,10 +31,7 @@ export class DiskQuota {
     return this.#measuring;
   }
 
-  /**
-   * Passes data on while there is room.
-   * @throws SandboxError resource_exhausted
-   */
+  /** Passes data on while there is room. @throws SandboxError resource_exhausted */
   async *admit(data: AsyncIterable<Uint8Array>): AsyncGenerator<Uint8Array> {
     if (performance.now() - this.#measuredAtMs > this.#options.maximumAgeMs) await this.measure();
     let admittedBytes = 0;

@@ -362,10 +362,7 @@ export function areClosed({ allowOut, denyOut }: EgressRules): boolean {
   return allowOut.length === 0 && denyOut.includes(ALL_TRAFFIC);
 }
 
-/**
- * Refuses domain names, which nftables cannot match.
- * @throws SandboxError invalid_argument
- */
+/** Refuses domain names, which nftables cannot match. @throws SandboxError invalid_argument */
 export function checkEgressRules({ allowOut }: EgressRules): void {
   const domain = allowOut.find((destination) => !isAddressRange(destination));
   if (domain === undefined) return;
