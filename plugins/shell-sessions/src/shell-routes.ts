@@ -3,6 +3,7 @@ import { changeRoutes } from "./files/change-routes.js";
 import { listRoutes } from "./files/list-routes.js";
 import { readRoutes } from "./files/read-routes.js";
 import { commandRoutes } from "./wire/command-routes.js";
+import { processRoutes } from "./wire/process-routes.js";
 import type { ShellRoute } from "./wire/route.js";
 import { sessionRoutes } from "./wire/session-routes.js";
 import { utilityRoutes } from "./wire/utility-routes.js";
@@ -16,6 +17,7 @@ export function shellRoutes({ config }: ShellRoutesOptions): readonly ShellRoute
   return [
     ...utilityRoutes,
     ...commandRoutes(config),
+    ...processRoutes(config),
     ...sessionRoutes(config),
     ...readRoutes(config),
     ...changeRoutes,

@@ -86,7 +86,8 @@ describe("processes of sessions", { timeout: 120_000 }, () => {
       command: "for i in $(seq 1 300); do echo $i; echo $i >&2; done",
     });
     const texts = { stdout: "", stderr: "", terminal: "" };
-    for await (const { stream, data } of await processes.output("output", new AbortController().signal)) {
+    const { output } = await processes.follow("output", new AbortController().signal);
+    for await (const { stream, data } of output) {
       texts[stream] += Buffer.from(data).toString();
     }
     const expected = Array.from({ length: 300 }, (_, index) => `${index + 1}\n`).join("");

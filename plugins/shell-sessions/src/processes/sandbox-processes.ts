@@ -9,7 +9,7 @@ import type {
 } from "@coppice/plugin-commands";
 import { ShellError } from "../shell/shell-error.js";
 import { exitCodeOf } from "../shell/exit-code.js";
-import { processStart } from "../shell/process-start.js";
+import { newState, processStart } from "../shell/process-start.js";
 import { checkCommand, type ExecCommand, type Session } from "../shell/session.js";
 import { signalTree } from "../shell/signal-tree.js";
 import type { ShellSessionsConfig } from "../shell-sessions-config.js";
@@ -32,6 +32,14 @@ export interface ProcessLogs {
   readonly stdout: Buffer;
   readonly stderr: Buffer;
   readonly truncated: boolean;
+}
+
+/** A process with its output, from the first byte that is kept to the end of the process. */
+export interface FollowedProcess {
+  readonly process: ShellProcess;
+  readonly output: AsyncIterable<OutputPiece>;
+  /** The process as it is now. */
+  readonly now: () => Promise<ShellProcess>;
 }
 
 interface StartProcess extends ExecCommand {
@@ -62,36 +70,31 @@ export class SandboxProcesses {
   }
 
   /**
+   * @param session without one the process starts in a new shell's state.
    * @throws ShellError INVALID_COMMAND, VALIDATION_FAILED, RESOURCE_BUSY for the id of a running process, and those of a
    * session.
    */
   async start(
-    session: Session,
-    { id = newProcessId(), cwd, ...command }: StartProcess,
+    session: Session | undefined,
+    { id = newProcessId(), ...command }: StartProcess,
   ): Promise<StartedCommand> {
     if (command.command.trim() === "")
       throw new ShellError("INVALID_COMMAND", "Invalid command: it is empty");
     if (id === "" || id.length > MAX_ID_LENGTH || id.includes("\0")) {
       throw new ShellError("VALIDATION_FAILED", `A process id has 1 to ${MAX_ID_LENGTH} characters`);
     }
-    checkCommand({ ...command, cwd });
-    const { sandbox, commands } = this.#options;
+    checkCommand(command);
     if (this.#running(id) !== undefined) throw busy(id);
-    const snapshot = await session.snapshot();
+    const state = session === undefined ? undefined : await session.snapshot();
     if (this.#running(id) !== undefined) throw busy(id);
-    const { args, input } = processStart(snapshot, {
-      ...command,
-      cwd: cwd === undefined ? undefined : posix.resolve(session.cwd, cwd),
-    });
     this.#note(id, command.command);
-    const timeoutMs = command.timeoutMs;
-    const started = await commands.start(sandbox, { path: "bash", args, cwd: "/", tag: id, timeoutMs });
-    // Not awaited: a subscription is complete only in the turn in which the command was started.
-    void started
-      .write(input)
-      .then(() => started.closeInput())
-      .catch(ignoreGone);
-    return started;
+    return await this.#launch(command, { state, directory: session?.cwd, tag: id });
+  }
+
+  /** Runs a command in a new shell's state. It is in no list. @throws ShellError as `checkCommand` */
+  async run(command: ExecCommand): Promise<StartedCommand> {
+    checkCommand(command);
+    return await this.#launch(command, {});
   }
 
   async find(id: string): Promise<ShellProcess> {
@@ -145,16 +148,47 @@ export class SandboxProcesses {
         data.length > room[name] || (offset > 0 && parts.stdout.length + parts.stderr.length === 0);
       parts[name].push(data.subarray(0, room[name]));
       room[name] -= Math.min(data.length, room[name]);
-      if (room.stdout + room.stderr === 0) break;
+      if (isTruncated && room.stdout + room.stderr === 0) break;
     }
     const { stdout, stderr } = parts;
     return { stdout: Buffer.concat(stdout), stderr: Buffer.concat(stderr), truncated: isTruncated };
   }
 
-  /** All output, from the first byte that is kept to the end of the process. */
-  async output(id: string, signal: AbortSignal): Promise<AsyncIterable<OutputPiece>> {
+  /** @throws ShellError PROCESS_NOT_FOUND */
+  async follow(id: string, signal: AbortSignal): Promise<FollowedProcess> {
+    const { sandbox, commands } = this.#options;
     const logged = await this.#logged(id);
-    return this.#running(logged.tag ?? id)?.subscribe(signal, 0) ?? this.#kept(logged);
+    const running = commands.list(sandbox).find((command) => command.id === logged.id);
+    return {
+      process: this.#describe(logged),
+      output: running?.subscribe(signal, 0) ?? this.#kept(logged),
+      // Not by its tag, which a later process may have taken.
+      now: async () => this.#describe(await commands.log(sandbox.record.id).find({ id: logged.id })),
+    };
+  }
+
+  async #launch(
+    { command, cwd, env, timeoutMs }: ExecCommand,
+    from: {
+      readonly state?: Buffer | undefined;
+      readonly directory?: string | undefined;
+      readonly tag?: string;
+    },
+  ): Promise<StartedCommand> {
+    const { sandbox, commands, config } = this.#options;
+    const { state = newState(config.workdir), directory = config.workdir, tag } = from;
+    const { args, input } = processStart(state, {
+      command,
+      env,
+      cwd: cwd === undefined ? undefined : posix.resolve(directory, cwd),
+    });
+    const started = await commands.start(sandbox, { path: "bash", args, cwd: "/", tag, timeoutMs });
+    // Not awaited: a subscription is complete only in the turn in which the command was started.
+    void started
+      .write(input)
+      .then(() => started.closeInput())
+      .catch(ignoreGone);
+    return started;
   }
 
   #running(tag: string): StartedCommand | undefined {

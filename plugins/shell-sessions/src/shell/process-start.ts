@@ -28,6 +28,14 @@ export function processStart(snapshot: Buffer, { command, env = {}, cwd }: Proce
   };
 }
 
+/** State of a shell that was just started, in the form of a session's snapshot: it is in this directory, or at home. */
+export function newState(directory: string): Buffer {
+  const path = quoted(directory);
+  return Buffer.from(
+    `builtin cd -- "$__coppice_root"${path} || builtin cd -- ${path} || builtin cd -- "$HOME"`,
+  );
+}
+
 /** Length of the beginning of a command that lists of commands show. */
 const SHOWN_LENGTH = 1024;
 const NUL = Buffer.alloc(1);

@@ -26,4 +26,7 @@ export const commandBody = z.object({
   encoding: z.string().nullish(),
 });
 
+/** Fields of a request that starts a process. */
+export const processBody = commandBody.extend({ processId: z.string().nullish() });
+
 export type CommandBody = z.infer<typeof commandBody>;

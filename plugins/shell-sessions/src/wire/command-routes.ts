@@ -1,24 +1,43 @@
 import { posix } from "node:path";
-import { checkCommand, type ExecCommand } from "../shell/session.js";
+import type { OutputPiece, StartedCommand } from "@coppice/plugin-commands";
+import type { SandboxProcesses } from "../processes/sandbox-processes.js";
+import { exitCodeOf } from "../shell/exit-code.js";
+import { OutputCollector } from "../shell/output-collector.js";
+import {
+  checkCommand,
+  type ExecCommand,
+  type ExecResult,
+  type SandboxSessions,
+  type Session,
+} from "../shell/session.js";
+import { ShellError } from "../shell/shell-error.js";
 import type { ShellSessionsConfig } from "../shell-sessions-config.js";
 import { type CommandBody, commandBody } from "./command-body.js";
-import { inputOf, type ShellRoute, success } from "./route.js";
-import { sessionIdOf } from "./session-id.js";
+import { outputEvents } from "./output-events.js";
+import { event, inputOf, isBase64, type ShellRoute, success } from "./route.js";
+import { SESSIONLESS, sessionIdOf } from "./session-id.js";
 
 const NEWLINE = 0x0a;
+/** Exit code of a command without a session that its time-out ended. */
+const TIMED_OUT = 124;
 
 /** Commands that are waited for, or followed. */
 export function commandRoutes(config: ShellSessionsConfig): readonly ShellRoute[] {
   const execute: ShellRoute = {
     method: "POST",
     path: "/api/execute",
-    async handle({ body, headerSession, sessions }) {
+    async handle({ body, headerSession, sessions, processes }) {
       const input = inputOf(commandBody, body);
-      const { command, sessionId } = input;
-      const session = sessions.get(sessionIdOf(sessionId ?? undefined, headerSession), {
-        cwd: startDirectory(input, config),
-      });
-      const { exitCode, stdout, stderr, truncated } = await session.exec(commandOf(input));
+      const { command, sessionId, encoding } = input;
+      const wanted = commandOf(input);
+      const session = sessionOf(input, { headerSession, sessions, config });
+      if (input.background === true)
+        return success(startedFields(await processes.start(session, wanted), input));
+      const result =
+        session === undefined
+          ? await execAlone(processes, wanted, config)
+          : inLines(await session.exec(wanted));
+      const { exitCode, stdout, stderr, truncated } = result;
       return {
         ...success({
           success: exitCode === 0,
@@ -28,19 +47,73 @@ export function commandRoutes(config: ShellSessionsConfig): readonly ShellRoute[
           ...(truncated && { truncated }),
           ...(sessionId && { sessionId }),
         }),
-        long: { stdout: withoutNewline(stdout), stderr: withoutNewline(stderr) },
-        isBase64: input.encoding === "base64",
+        long: { stdout, stderr },
+        isBase64: isBase64(encoding),
       };
     },
   };
-  return [execute];
+
+  const executeStream: ShellRoute = {
+    method: "POST",
+    path: "/api/execute/stream",
+    async handle({ body, headerSession, sessions, processes, signal }) {
+      const input = inputOf(commandBody, body);
+      const wanted = commandOf(input);
+      const session = sessionOf(input, { headerSession, sessions, config });
+      const started = await processes.start(session, wanted);
+      const output = started.subscribe(signal);
+      return { events: commandEvents(started, { input, session, output, signal }) };
+    },
+  };
+  return [execute, executeStream];
+}
+
+interface CommandEventsOptions {
+  readonly input: CommandBody;
+  readonly session: Session | undefined;
+  readonly output: AsyncIterable<OutputPiece>;
+  readonly signal: AbortSignal;
+}
+
+/** A command that goes on when its client leaves. */
+async function* commandEvents(
+  started: StartedCommand,
+  { input: { command, encoding, timeoutMs }, session, output, signal }: CommandEventsOptions,
+): AsyncGenerator<Readonly<Record<string, unknown>>> {
+  const { pid, request, expired } = started;
+  yield event("start", { command, pid, processId: request.tag });
+  yield* outputEvents(output, { inBase64: isBase64(encoding) });
+  if (signal.aborted) return;
+  const { exit } = await started.ended;
+  if (expired.aborted && session !== undefined) {
+    const text = `Failed to execute command in session '${session.id}': Command timeout after ${timeoutMs}ms`;
+    throw new ShellError("COMMAND_EXECUTION_ERROR", text);
+  }
+  if (exit === undefined) throw endedWithSandbox();
+  if (expired.aborted) yield event("stderr", { data: timedOutText(timeoutMs) });
+  yield event("complete", { exitCode: expired.aborted ? TIMED_OUT : exitCodeOf(exit) });
+}
+
+/** The session that a request means, made with it; undefined for none. */
+export function sessionOf(
+  { sessionId, cwd }: Pick<CommandBody, "sessionId" | "cwd">,
+  from: {
+    readonly headerSession?: string | undefined;
+    readonly sessions: SandboxSessions;
+    readonly config: ShellSessionsConfig;
+  },
+): Session | undefined {
+  const id = sessionIdOf(sessionId ?? undefined, from.headerSession);
+  if (id === SESSIONLESS) return undefined;
+  return from.sessions.get(id, { cwd: cwd ? posix.resolve(from.config.workdir, cwd) : undefined });
 }
 
 /** @throws ShellError for what no shell can take. */
 export function commandOf({ command, cwd, env, timeoutMs }: CommandBody): ExecCommand {
   const wanted = {
     command,
-    cwd: cwd ?? undefined,
+    // Clients send an empty one for none.
+    cwd: cwd ? cwd : undefined,
     env: env ?? undefined,
     timeoutMs: timeoutMs ?? undefined,
   };
@@ -48,12 +121,47 @@ export function commandOf({ command, cwd, env, timeoutMs }: CommandBody): ExecCo
   return wanted;
 }
 
-/** Directory of a session that the request makes by naming it. */
-function startDirectory({ cwd }: CommandBody, { workdir }: ShellSessionsConfig): string | undefined {
-  return cwd ? posix.resolve(workdir, cwd) : undefined;
+/** Fields of the answer to the start of a process. */
+export function startedFields(
+  { pid, request }: StartedCommand,
+  { command }: CommandBody,
+): Readonly<Record<string, unknown>> {
+  return { processId: request.tag, pid, command };
 }
 
-/** Clients expect the output of `echo hi` to be `hi`. */
+/** Runs a command in no session. Its time-out is no error, and its output is verbatim. */
+export async function execAlone(
+  processes: SandboxProcesses,
+  command: ExecCommand,
+  { maxOutput, commandTimeout }: Pick<ShellSessionsConfig, "maxOutput" | "commandTimeout">,
+): Promise<ExecResult> {
+  const timeoutMs = command.timeoutMs ?? commandTimeout;
+  const started = await processes.run({ ...command, timeoutMs });
+  const collector = new OutputCollector(maxOutput);
+  for await (const piece of started.subscribe(new AbortController().signal)) collector.add(piece);
+  const { exit } = await started.ended;
+  const result = collector.result();
+  if (started.expired.aborted) {
+    const stderr = Buffer.concat([result.stderr, Buffer.from(timedOutText(timeoutMs))]);
+    return { ...result, stderr, exitCode: TIMED_OUT };
+  }
+  if (exit === undefined) throw endedWithSandbox();
+  return { ...result, exitCode: exitCodeOf(exit) };
+}
+
+function timedOutText(timeoutMs: number | null | undefined): string {
+  return `Command timed out after ${timeoutMs}ms\n`;
+}
+
+function endedWithSandbox(): ShellError {
+  return new ShellError("PROCESS_ERROR", "The sandbox has ended before the command");
+}
+
+/** Clients expect the output of `echo hi` in a session to be `hi`. */
+function inLines(result: ExecResult): ExecResult {
+  return { ...result, stdout: withoutNewline(result.stdout), stderr: withoutNewline(result.stderr) };
+}
+
 function withoutNewline(output: Buffer): Buffer {
   return output.at(-1) === NEWLINE ? output.subarray(0, -1) : output;
 }

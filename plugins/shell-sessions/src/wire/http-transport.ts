@@ -61,8 +61,7 @@ async function serve(
   }
   if ("events" in answer) {
     const frames = eventFrames(answer.events, { clock, heartbeatMs: config.heartbeat, log, signal });
-    ctx.type = "text/event-stream";
-    ctx.set({ "cache-control": "no-cache", "x-accel-buffering": "no" });
+    ctx.set({ "content-type": "text/event-stream", "cache-control": "no-cache", "x-accel-buffering": "no" });
     ctx.body = Readable.from(frames, { highWaterMark: 1 });
   } else if ("text" in answer) {
     ctx.type = "text/plain";

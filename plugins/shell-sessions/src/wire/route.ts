@@ -64,6 +64,11 @@ export function event(
   return { type, timestamp: new Date().toISOString(), ...fields };
 }
 
+/** Encoding that a client asks for, of output that may be no UTF-8. */
+export function isBase64(encoding: string | null | undefined): boolean {
+  return encoding === "base64";
+}
+
 /** An event that ends a stream: one client reads `data`, its type says `error`. */
 export function errorEvent(message: string): Readonly<Record<string, unknown>> {
   return event("error", { data: message, error: message });

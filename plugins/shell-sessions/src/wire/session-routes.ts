@@ -6,10 +6,10 @@ import { ShellError } from "../shell/shell-error.js";
 import type { ShellSessionsConfig } from "../shell-sessions-config.js";
 import { timeout, variables } from "./command-body.js";
 import { inputOf, type ShellRoute, success } from "./route.js";
-import { sessionIdField } from "./session-id.js";
+import { SESSIONLESS, sessionIdField } from "./session-id.js";
 
 const createBody = z.object({
-  id: sessionIdField.nullish(),
+  id: sessionIdField.refine((id) => id !== SESSIONLESS, "this id stands for no session").nullish(),
   env: variables.nullish(),
   cwd: z.string().nullish(),
   commandTimeoutMs: timeout.nullish(),
