@@ -46,6 +46,7 @@ export type { NetworkPolicy } from "./sandbox/contract/egress-rules.js";
 export * from "./sandbox/templates/templates.js";
 export type { HttpProbe, ReadinessProbe, ShellProbe, TcpProbe } from "./sandbox/model/readiness-probe.js";
 export type { LimitsChange } from "./sandbox/model/requested-limits.js";
+export { probePort, type ProbedPort } from "./sandbox/life/probe-port.js";
 export * from "./sandbox/life/sandboxes.js";
 export type * from "./sandbox/model/sandbox-event.js";
 export * from "./sandbox/model/sandbox-events.js";

@@ -29,7 +29,7 @@ export const plugin = definePlugin({
     plugin.guard(SURFACE, access.guard);
 
     const dispatch = dispatcher({ shells, config, ...services });
-    const routes = shellRoutes({ config });
+    const routes = shellRoutes({ config, ...services });
     const router = plugin.http(SURFACE, { errors: errorBody, below: "" });
     mountHttp(router, { routes, dispatch, access, config, ...services });
   },

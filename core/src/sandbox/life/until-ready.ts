@@ -1,13 +1,11 @@
-import { once } from "node:events";
-import { type IncomingMessage, request as httpRequest } from "node:http";
-import type { Duplex } from "node:stream";
 import type { Clock } from "../../kernel/clock.js";
 import { messageOf, SandboxError } from "../../kernel/errors.js";
 import { sleep, within } from "../../kernel/time.js";
 import { processEnvironment } from "../model/environment.js";
 import type { LiveSandbox } from "../model/live-sandbox.js";
-import type { HttpProbe, ReadinessProbe, ShellProbe } from "../model/readiness-probe.js";
+import type { ReadinessProbe, ShellProbe } from "../model/readiness-probe.js";
 import type { ReadinessSettings } from "../model/sandboxes-config.js";
+import { probePort } from "./probe-port.js";
 
 /** A sandbox was not ready in time; the message has the outcome of the last attempt that was not cut short. */
 export class NotReady extends SandboxError {
@@ -63,34 +61,9 @@ async function attempt(
   until: AbortSignal,
 ): Promise<string | undefined> {
   if (probe.type === "shell") return runShell(sandbox, probe, until);
-  const stream = await sandbox.runtime.dial(probe.port, until);
-  // Only the answer counts, not how the stream ends.
-  stream.on("error", () => {});
-  try {
-    return probe.type === "http" ? await askHttp(stream, probe, until) : undefined;
-  } finally {
-    stream.destroy();
-  }
-}
-
-async function askHttp(
-  stream: Duplex,
-  { port, path }: HttpProbe,
-  until: AbortSignal,
-): Promise<string | undefined> {
-  const request = httpRequest({
-    createConnection: () => stream,
-    headers: { "host": `localhost:${port}`, "user-agent": "coppice-readiness" },
-    path,
-    signal: until,
-  });
-  // Later errors do not count.
-  request.on("error", () => {});
-  request.end();
-  const [response] = (await once(request, "response")) as [IncomingMessage];
-  response.destroy();
-  const status = response.statusCode ?? 0;
-  return status >= 200 && status < 400 ? undefined : `port ${port} answers ${status}`;
+  const status = await probePort(sandbox, probe, until);
+  const isReady = probe.type === "tcp" || (status >= 200 && status < 400);
+  return isReady ? undefined : `port ${probe.port} answers ${status}`;
 }
 
 async function runShell(
