@@ -1,5 +1,7 @@
 import type { Clock } from "@coppice/core";
+import type { CodeInterpreter } from "@coppice/plugin-jupyter";
 import type { ShellSessionsConfig } from "./shell-sessions-config.js";
+import { interpreterRoutes } from "./code/interpreter-routes.js";
 import { changeRoutes } from "./files/change-routes.js";
 import { listRoutes } from "./files/list-routes.js";
 import { readRoutes } from "./files/read-routes.js";
@@ -13,10 +15,12 @@ import { utilityRoutes } from "./wire/utility-routes.js";
 export interface ShellRoutesOptions {
   readonly config: ShellSessionsConfig;
   readonly clock: Clock;
+  readonly interpreter: CodeInterpreter | undefined;
 }
 
 /** Every route of the interface, for all transports. */
-export function shellRoutes({ config, clock }: ShellRoutesOptions): readonly ShellRoute[] {
+export function shellRoutes(options: ShellRoutesOptions): readonly ShellRoute[] {
+  const { config } = options;
   return [
     ...utilityRoutes,
     ...commandRoutes(config),
@@ -25,6 +29,7 @@ export function shellRoutes({ config, clock }: ShellRoutesOptions): readonly She
     ...readRoutes(config),
     ...changeRoutes,
     ...listRoutes(config),
-    ...portRoutes({ config, clock }),
+    ...portRoutes(options),
+    ...interpreterRoutes(options),
   ];
 }

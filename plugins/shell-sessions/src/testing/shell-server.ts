@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import type { LiveSandbox } from "@coppice/core";
+import type { LiveSandbox, Plugin } from "@coppice/core";
 import { startTestServer, type TestServer } from "@coppice/core/testing";
 import commands from "@coppice/plugin-commands";
 import localProcess from "@coppice/plugin-local-process";
@@ -19,16 +19,13 @@ export interface ShellServer extends AsyncDisposable {
   events(method: string, path: string, body?: unknown): Promise<readonly Record<string, unknown>[]>;
 }
 
-/** A server with the plugin and one sandbox. */
+/** A server with the plugin and one sandbox. @param more plugins. */
 export async function startShellServer(
   settings: Readonly<Record<string, unknown>> = {},
+  more: readonly (readonly [Plugin, object])[] = [],
 ): Promise<ShellServer> {
   const server = await startTestServer({
-    plugins: [
-      [commands, {}],
-      [localProcess, {}],
-      [shellSessions, settings],
-    ],
+    plugins: [[commands, {}], [localProcess, {}], [shellSessions, settings], ...more],
   });
   const sandbox = await server.sandboxes.create({ template: "base", timeoutMs: 600_000, secure: false });
   const url = `${server.url}/sandboxes/${sandbox.record.id}/shell`;
