@@ -1,11 +1,12 @@
 // Writes config/default.yaml (every key with its default) and config/schema.json (for editors) from the
 // zod schemas, which are the one place where settings are described. With --check: says which is stale.
 // Runs on the compiled code, under the Node that set-up chose.
-import { readFile, readdir, writeFile } from "node:fs/promises";
+import { readdir } from "node:fs/promises";
 import { join } from "node:path";
 import { pathToFileURL } from "node:url";
 import { stringify } from "yaml";
 import { z } from "zod";
+import { writeGenerated } from "./generated-file.mjs";
 import { ROOT } from "./toolchain/project.mjs";
 
 const LINE_WIDTH = 110;
@@ -163,11 +164,4 @@ const files = {
   "config/default.yaml": defaultYaml(server, plugins),
   "config/schema.json": schemaJson(server, plugins),
 };
-for (const [path, text] of Object.entries(files)) {
-  if (!process.argv.includes("--check")) {
-    await writeFile(join(ROOT, path), text);
-  } else if ((await readFile(join(ROOT, path), "utf8").catch(() => "")) !== text) {
-    console.error(`${path} is stale`);
-    process.exitCode = 1;
-  }
-}
+for (const [path, text] of Object.entries(files)) await writeGenerated(path, text);

@@ -1,12 +1,13 @@
 // Writes the table of routes into docs/commands-v1.md, between its two marks: method, path and scopes come from the code,
 // the text of a route from the table that is there. With --check: says when it is stale.
 // Runs on the compiled code, under the Node that set-up chose.
-import { readFile, writeFile } from "node:fs/promises";
+import { readFile } from "node:fs/promises";
 import { join } from "node:path";
 import { inspect } from "../core/dist/boot/boot.js";
 import { configure } from "../core/dist/boot/configure.js";
 import { configFromValues } from "../core/dist/config/read.js";
 import { createLogger } from "../core/dist/observe/logger.js";
+import { writeGenerated } from "./generated-file.mjs";
 import { markdownTable } from "./toolchain/markdown-table.mjs";
 import { ROOT } from "./toolchain/project.mjs";
 
@@ -29,8 +30,7 @@ async function served(names) {
   return found;
 }
 
-const path = join(ROOT, FILE);
-const before = await readFile(path, "utf8");
+const before = await readFile(join(ROOT, FILE), "utf8");
 const [old = ""] = BETWEEN.exec(before) ?? [];
 const texts = new Map(
   [...old.matchAll(/^\| (`.+?`) .*? \| ([^|]*?) *\|$/gm)].map(([, route, text]) => [route, text]),
@@ -44,10 +44,7 @@ const rows = (await served(["commands", "commands-v1"]))
     return [route, scopes.map((scope) => `\`${scope}:sandbox\``).join(", "), text];
   });
 const table = markdownTable([`route below \`${BELOW}\``, "scopes", "does"], rows);
-const after = before.replace(BETWEEN, () => table);
-if (!process.argv.includes("--check")) {
-  await writeFile(path, after);
-} else if (after !== before) {
-  console.error(`${FILE} is stale`);
-  process.exitCode = 1;
-}
+await writeGenerated(
+  FILE,
+  before.replace(BETWEEN, () => table),
+);

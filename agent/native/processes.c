@@ -306,7 +306,7 @@ static int drop(struct source *source) {
 static void relay(struct process *process, struct source *source) {
   if (source->fd < 0) return;
   int64_t before = process->object.credit;
-  // Bytes stopped by missing credit or room do not show the state of the pipe.
+  // Nothing may be read now, for lack of credit or room: it is not known whether the pipe is empty.
   if (!process->is_discarded && (!can_relay(&process->object) || kept_is_due(&process->kept))) return;
   int moved = process->is_discarded ? drop(source) : relay_source(source, &process->object, &process->kept);
   if (moved < 0 || (moved == 0 && is_draining(process))) source_close(source);

@@ -82,7 +82,8 @@ static int reopen_for_writing(struct place *place, int *fd) {
 /** Replaces the content of a file of this size. Restores the old content when there is no space. */
 static int overwrite(int fd, size_t size, const uint8_t *data, size_t length) {
   static uint8_t old[PAYLOAD_LIMIT];
-  // Without growth it needs no space. Files of a kernel, whose sizes mean nothing, should not be read.
+  // Read only when the file grows: other writes need no space, and the special files of a kernel (/proc, /sys) should
+  // not be read.
   bool is_kept = size < length && pread(fd, old, size, 0) == (ssize_t)size;
   int error = write_all(fd, data, length);
   if (error == 0 && size > length && ftruncate(fd, (off_t)length) < 0) return errno;

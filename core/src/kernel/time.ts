@@ -16,7 +16,7 @@ export interface Deadline extends TimeLimit {
   readonly onSlow?: () => void;
 }
 
-/** After this long an operator should see what is being waited for. */
+/** Time after which an operator should see what the server waits for. */
 const SLOW_MS = 5_000;
 
 /**

@@ -313,7 +313,7 @@ class Shell(ZMQInteractiveShell):
         if not _has_group(exc_tuple[1] if exc_tuple else sys.exc_info()[1]):
             return super().showtraceback(exc_tuple, *places, **options)
         kind, error, frames = self._get_exc_info(exc_tuple)
-        # The first is IPython's own.
+        # The first frame is IPython's own.
         lines = traceback.format_exception(kind, error, frames and frames.tb_next)
         return self._showtraceback(kind, error, ["".join(lines)])
 

@@ -316,7 +316,7 @@ static int set_root(const char *path) { return root = open(path, O_PATH | O_DIRE
 
 static int open_program(const char *path) {
   int tree = given.users < 0 ? -1 : (int)syscall(SYS_open_tree, AT_FDCWD, path, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
-  // With another owner it would have to be world-readable.
+  // Without the id mapping, users of the sandbox can open the program only if it is world-readable.
   bool is_mapped = tree >= 0 && set_attributes(tree, MOUNT_ATTR_IDMAP, path) == 0;
   program = open(is_mapped ? descriptor_path(tree) : path, O_RDONLY | O_CLOEXEC);
   unmapped = NULL;

@@ -140,7 +140,7 @@ export class SandboxRegistry implements Sandboxes {
   }
 
   onCreated(listener: (sandbox: LiveSandbox) => void): void {
-    // Its work belongs to the listener's plugin, not to the creator of a sandbox.
+    // Work of the listener belongs to the plugin that registers it, not to the creator of a sandbox.
     this.#listeners.push(AsyncResource.bind(listener));
   }
 

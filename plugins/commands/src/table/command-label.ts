@@ -49,7 +49,7 @@ export function readCommandLabel(label: string): CommandLabel | undefined {
   try {
     return labelSchema.parse(JSON.parse(label.slice(PREFIX.length)));
   } catch {
-    // Of another version.
+    // The label is of another version of the server.
     return undefined;
   }
 }

@@ -34,7 +34,7 @@ interface CodeContextOptions extends Omit<Surroundings, "observer" | "onSilent" 
   readonly zygote: Zygote | undefined;
   /** Limit of executions that wait behind the running one. */
   readonly maxWaiting: number;
-  /** Of one execution. */
+  /** Limit of the output of one execution. */
   readonly maxOutputBytes: number;
   readonly metrics: KernelMetrics;
   /** Called when a kernel is ready, which is used after this has resolved, and when it is gone. */

@@ -433,7 +433,7 @@ export class Kernel {
       await turn.whenDue();
       this.#lastIopubMs = performance.now();
       const message = await this.#decode(frames);
-      // From another kernel on the same port.
+      // A message of another kernel, which got the same port.
       if (message === undefined) continue;
       this.#hasPublished = true;
       this.#progress();

@@ -19,6 +19,6 @@ export function writeKernelLabel(label: KernelLabel): string {
 /** Parses a label; undefined for other plugins' labels. */
 export function readKernelLabel(text: string): KernelLabel | undefined {
   if (!text.startsWith(PREFIX)) return undefined;
-  // Of another version: a kernel that cannot be used any more.
+  // The label is of another version of the server, and its kernel cannot be used any more.
   return label.safeParse(parseJson(text.slice(PREFIX.length))).data ?? { kernel: "" };
 }

@@ -2,7 +2,7 @@ import { once } from "node:events";
 import { type Socket, connect } from "node:net";
 import { SandboxError, messageOf } from "@coppice/core";
 
-/** Address of programs in a sandbox that listen for this host only. */
+/** Address on which programs listen that only this host is to reach. */
 export const LOOPBACK_ADDRESS = "127.0.0.1";
 const LOOPBACK = [LOOPBACK_ADDRESS, "::1"];
 
