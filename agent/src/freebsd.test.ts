@@ -51,6 +51,11 @@ describe("the agent for FreeBSD", () => {
       assert.equal(program.toString("latin1", 0, 4), "\x7fELF");
       assert.equal(program.readUInt16LE(18), machine);
       assert.ok(program.includes(LINKER), "it is for another system");
+      // A native build is static, and no other library has to be there as a static one.
+      assert.deepEqual(
+        new Set(program.toString("latin1").match(/(?<=\0)lib\w+\.so\.\d+(?=\0)/g)),
+        new Set(["libc.so.7"]),
+      );
     });
   }
 

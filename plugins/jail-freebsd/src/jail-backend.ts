@@ -28,6 +28,7 @@ import { JailSandbox, type RunningJail } from "./jail-sandbox.js";
 import { SandboxLink } from "./sandbox-link.js";
 import { type SandboxPaths, sandboxPaths } from "./jails/sandbox-paths.js";
 import type { JailTemplate } from "./templates/templates.js";
+import { limitsOf, limitsText } from "./zfs/stored-limits.js";
 
 /** Plan for a jail on an existing dataset. */
 interface JailPlan {
@@ -592,14 +593,4 @@ function isWhole(state: DatasetState): boolean {
 
 function idOf(name: string): string {
   return name.replace(/^e2b-/, "");
-}
-
-function limitsText({ cpuCount, diskMiB, memoryMiB, processes }: FullLimits): string {
-  return [cpuCount, memoryMiB, diskMiB, processes].join(":");
-}
-
-function limitsOf(text: string | undefined, defaults: FullLimits): FullLimits {
-  if (text === undefined) return defaults;
-  const [cpuCount, memoryMiB, diskMiB, processes] = text.split(":").map(Number);
-  return fullLimits({ cpuCount, memoryMiB, diskMiB, processes }, defaults);
 }

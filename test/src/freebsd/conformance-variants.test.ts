@@ -1,4 +1,5 @@
 import type { ConformanceCase } from "@coppice/core/testing";
+import { hostTitle, NETWORK_HOSTS } from "../harness/freebsd/network-hosts.js";
 import { testJails } from "../harness/freebsd/test-jails.js";
 
 /** The other cases do not depend on the kind of network. */
@@ -21,6 +22,9 @@ function isAboutProcesses(each: ConformanceCase): boolean {
   );
 }
 
-testJails("jail-freebsd in the stack of the host", { networkKind: "alias", release: 14 }, isAboutNetworks);
+// The first one runs all cases: conformance.test.ts.
+for (const options of NETWORK_HOSTS.slice(1)) {
+  testJails(`jail-freebsd with ${hostTitle(options)}`, options, isAboutNetworks);
+}
 testJails("jail-freebsd in the one PID space of its host", { hasOnePidSpace: true }, isAboutProcesses);
 testJails("jail-freebsd by its agents alone", { commands: "agent" }, isAboutCommands);

@@ -2,6 +2,7 @@ import assert from "node:assert/strict";
 import { it } from "node:test";
 import { plantDecoys } from "../harness/freebsd/decoys.js";
 import { openFreebsdHost, reasonWithoutFreebsdHost } from "../harness/freebsd/freebsd-host.js";
+import { hostTitle, NETWORK_HOSTS } from "../harness/freebsd/network-hosts.js";
 
 /** `COPPICE_TEST_CYCLES` gives another number. */
 const CYCLES = Number(process.env["COPPICE_TEST_CYCLES"] ?? 300);
@@ -9,19 +10,14 @@ const AT_ONCE = 4;
 /** With an epair(4) every so many one is connected: that takes twice as many commands. */
 const CONNECTED_EACH = 5;
 const FEW = Math.ceil(CYCLES / 10);
-const HOSTS = [
-  { networkKind: "vnet", release: 15, cycles: CYCLES },
-  { networkKind: "vnet", release: 14, cycles: FEW },
-  { networkKind: "alias", release: 15, cycles: FEW },
-  { networkKind: "alias", release: 14, cycles: FEW },
-] as const;
 
-for (const { cycles, networkKind, release } of HOSTS) {
+for (const [number, options] of NETWORK_HOSTS.entries()) {
+  const cycles = number === 0 ? CYCLES : FEW;
   it(
-    `${cycles} jails that come and go, ${AT_ONCE} side by side, leave nothing and touch nothing of others: ${networkKind}, pfctl(8) of ${release}`,
+    `${cycles} jails that come and go, ${AT_ONCE} side by side, leave nothing and touch nothing of others: ${hostTitle(options)}`,
     { skip: reasonWithoutFreebsdHost() ?? false },
     async () => {
-      await using host = await openFreebsdHost({ isConnected: true, networkKind, release });
+      await using host = await openFreebsdHost({ isConnected: true, ...options });
       const decoys = await plantDecoys(host);
       const before = await decoys.show();
       const backend = host.backend();

@@ -5,13 +5,8 @@ import { describe, it } from "node:test";
 import type { SandboxBackend } from "@coppice/core/backend";
 import { openFreebsdHost, reasonWithoutFreebsdHost } from "../harness/freebsd/freebsd-host.js";
 import { newId } from "../harness/freebsd/jail-faults.js";
+import { hostTitle, NETWORK_HOSTS } from "../harness/freebsd/network-hosts.js";
 import { reachesOut } from "../harness/freebsd/reaches-out.js";
-
-const VARIANTS = [
-  { networkKind: "vnet", release: 15 },
-  { networkKind: "alias", release: 14 },
-  { networkKind: "alias", release: 15 },
-] as const;
 
 function specOf(id: string) {
   return { id, template: "base", limits: {}, allowInternetAccess: true };
@@ -22,9 +17,9 @@ async function make(backend: SandboxBackend) {
 }
 
 describe("jail-freebsd, after a reboot of its host", { skip: reasonWithoutFreebsdHost() ?? false }, () => {
-  for (const { networkKind, release } of VARIANTS) {
-    it(`keeps stopped sandboxes and removes the others, with pfctl ${release}: ${networkKind}`, async () => {
-      await using host = await openFreebsdHost({ isConnected: true, networkKind, release });
+  for (const options of NETWORK_HOSTS) {
+    it(`keeps stopped sandboxes and removes the others: ${hostTitle(options)}`, async () => {
+      await using host = await openFreebsdHost({ isConnected: true, ...options });
       const first = host.backend();
       await first.recover();
       const [stopped, lost, broken] = [await make(first), await make(first), await make(first)];

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { readFile } from "node:fs/promises";
 import { join } from "node:path";
 import { after, before, describe, it } from "node:test";
-import type { Sandbox, SandboxBackend } from "@coppice/core/backend";
+import { ALL_TRAFFIC, type Sandbox, type SandboxBackend } from "@coppice/core/backend";
 import type { JailSettings } from "@coppice/plugin-jail-freebsd";
 import {
   type FreebsdHost,
@@ -10,11 +10,13 @@ import {
   reasonWithoutFreebsdHost,
 } from "../harness/freebsd/freebsd-host.js";
 import { newId } from "../harness/freebsd/jail-faults.js";
+import { hostTitle, NETWORK_HOSTS } from "../harness/freebsd/network-hosts.js";
+import { reachesOut } from "../harness/freebsd/reaches-out.js";
 
 const skip = reasonWithoutFreebsdHost() ?? false;
 
-async function make(backend: SandboxBackend): Promise<Sandbox> {
-  const spec = { id: newId(), template: "base", limits: {}, allowInternetAccess: false };
+async function make(backend: SandboxBackend, allowInternetAccess = false): Promise<Sandbox> {
+  const spec = { id: newId(), template: "base", limits: {}, allowInternetAccess };
   return backend.provision(spec, new AbortController().signal);
 }
 
@@ -207,4 +209,37 @@ describe("jail-freebsd, after its server ended", { skip }, () => {
     for (const sandbox of [kept, made]) await sandbox.destroy();
     await backend.close();
   });
+});
+
+describe("connected sandboxes of jail-freebsd, after their server ended", { skip }, () => {
+  for (const options of NETWORK_HOSTS) {
+    it(`are taken over with their rules, and the dead ones removed: ${hostTitle(options)}`, async () => {
+      await using host = await openFreebsdHost({ isConnected: true, ...options });
+      const first = host.backend();
+      await first.recover();
+      const [open, closed, dead] = [
+        await make(first, true),
+        await make(first, true),
+        await make(first, true),
+      ];
+      await closed.networking?.restrict({ allowOut: [], denyOut: [ALL_TRAFFIC] });
+      await first.close();
+      await host.run(host.settings.programs.jail, "-q", "-R", `e2b-${dead.id}`);
+
+      const second = host.backend();
+      const found = await second.recover();
+      assert.deepEqual(found.map(({ id }) => id).toSorted(), [open.id, closed.id].toSorted());
+      assert.deepEqual(
+        (await host.leaks()).filter((leak) => leak.includes(dead.id)),
+        [],
+      );
+      for (const sandbox of found) assert.equal(await reachesOut(sandbox), sandbox.id === open.id);
+      const adopted = found.find(({ id }) => id === closed.id);
+      await adopted?.networking?.restrict({ allowOut: [], denyOut: [] });
+      assert.ok(adopted && (await reachesOut(adopted)));
+      for (const sandbox of found) await sandbox.destroy();
+      assert.deepEqual(await host.leaks(), []);
+      await second.close();
+    });
+  }
 });

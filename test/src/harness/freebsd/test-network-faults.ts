@@ -1,0 +1,47 @@
+import assert from "node:assert/strict";
+import { after, before, describe, it } from "node:test";
+import { reasonWithoutFreebsdHost } from "./freebsd-host.js";
+import { type FaultScene, FaultyHost } from "./jail-faults.js";
+import { hostTitle, NETWORK_HOSTS } from "./network-hosts.js";
+
+const skip = reasonWithoutFreebsdHost() ?? false;
+/** An alias takes one command, an epair(4) nine. */
+const FEWEST = { vnet: { life: 25, creation: 15 }, alias: { life: 12, creation: 5 } };
+
+async function make(scene: FaultScene): Promise<void> {
+  await scene.make();
+}
+
+async function live(scene: FaultScene): Promise<void> {
+  const sandbox = await scene.make();
+  const command = await sandbox.spawn({ path: "/usr/bin/true", args: [], env: {}, input: "none" });
+  assert.deepEqual(await command.exit, { code: 0 });
+  await sandbox.networking?.restrict({ allowOut: [], denyOut: ["203.0.113.2"] });
+  await sandbox.destroy();
+}
+
+/** Makes each command of the host fail in the life of a connected jail, with pfctl(8) of each release. */
+export function testNetworkFaults(networkKind: "vnet" | "alias"): void {
+  for (const options of NETWORK_HOSTS.filter((host) => host.networkKind === networkKind)) {
+    describe(`a connected jail, on a host that fails: ${hostTitle(options)}`, { skip }, () => {
+      const fewest = FEWEST[networkKind];
+      let host: FaultyHost;
+
+      before(async () => {
+        host = await FaultyHost.open({ isConnected: true, ...options });
+      });
+      after(() => host[Symbol.asyncDispose]());
+
+      it("leaves nothing after a restart, wherever between two commands its server stopped", async () => {
+        assert.ok((await host.failAtEach("dead", { act: live })) >= fewest.life);
+        await host.checkDecoys();
+      });
+
+      it("leaves nothing when one command fails, or has done its work and says that it failed", async () => {
+        assert.ok((await host.failAtEach("once", { act: live })) >= fewest.life);
+        assert.ok((await host.failAtEach("late", { act: make })) >= fewest.creation);
+        await host.checkDecoys();
+      });
+    });
+  }
+}
