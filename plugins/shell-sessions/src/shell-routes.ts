@@ -1,10 +1,12 @@
 import type { Clock } from "@coppice/core";
+import type { Commands } from "@coppice/plugin-commands";
 import type { CodeInterpreter } from "@coppice/plugin-jupyter";
 import type { ShellSessionsConfig } from "./shell-sessions-config.js";
 import { interpreterRoutes } from "./code/interpreter-routes.js";
 import { changeRoutes } from "./files/change-routes.js";
 import { listRoutes } from "./files/list-routes.js";
 import { readRoutes } from "./files/read-routes.js";
+import { gitRoutes } from "./git/git-routes.js";
 import { portRoutes } from "./ports/port-routes.js";
 import { commandRoutes } from "./wire/command-routes.js";
 import { processRoutes } from "./wire/process-routes.js";
@@ -15,6 +17,7 @@ import { utilityRoutes } from "./wire/utility-routes.js";
 export interface ShellRoutesOptions {
   readonly config: ShellSessionsConfig;
   readonly clock: Clock;
+  readonly commands: Commands;
   readonly interpreter: CodeInterpreter | undefined;
 }
 
@@ -31,5 +34,6 @@ export function shellRoutes(options: ShellRoutesOptions): readonly ShellRoute[] 
     ...listRoutes(config),
     ...portRoutes(options),
     ...interpreterRoutes(options),
+    ...gitRoutes(options),
   ];
 }

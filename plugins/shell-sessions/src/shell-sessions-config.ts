@@ -38,6 +38,7 @@ export const shellSessionsConfig = z.strictObject({
   maxFile: size("32MiB").describe("Largest file that is read in one answer; streams have no limit."),
   maxListEntries: count().default(10_000).describe("Entries of one listing of files."),
   probeTimeout: duration("5s").describe("Time that a watched port has to answer, each time."),
+  gitTimeout: duration("10m").describe("Time of a clone whose request names none."),
   maxWatches: count().default(100).describe("Ports of one sandbox that are watched at once."),
   maxSessions: count().default(64).describe("Sessions of one sandbox."),
   maxWaiting: count().default(100).describe("Calls that may wait for one session."),
