@@ -131,7 +131,7 @@ const ROOMS: Readonly<Record<string, readonly string[]>> = {
   "plugins/access/src": ["keys", "audit"],
   "plugins/commands/src": ["contract", "output-log", "table", "rpc", "http"],
   "plugins/commands-v1/src": ["sandboxes", "commands", "logs", "terminals", "runs", "archives"],
-  "plugins/shell-sessions/src": ["shell", "processes", "wire", "files", "ports", "code", "git"],
+  "plugins/shell-sessions/src": ["shell", "processes", "wire", "files", "ports", "code", "git", "watch"],
   "plugins/events/src": ["store", "webhooks"],
   "plugins/files/src": ["watch", "service", "headers", "http", "rpc"],
   "plugins/jail-freebsd/src": ["host", "jails", "zfs", "network", "templates"],

@@ -5,16 +5,18 @@ import { filesConfig } from "./files-config.js";
 import { mountFiles } from "./http/files-routes.js";
 import { mountFilesystemRpc } from "./rpc/filesystem-rpc.js";
 import { persistentKey } from "./http/link-key.js";
-import { Watchers } from "./watch/watchers.js";
+import { DirectoryWatches, Watchers } from "./watch/watchers.js";
 
 /** The files of sandboxes: `filesystem.Filesystem`, `/files` up and down, links to them, directory watches. */
 export const plugin = definePlugin({
   name: "files",
   config: filesConfig,
   requires: { clock: Clock, sandboxes: Sandboxes, targets: Targets },
+  provides: [DirectoryWatches],
   setup(plugin, { clock, sandboxes, targets }) {
     const { config } = plugin;
     const watchers = new Watchers({ ...config, clock });
+    plugin.bindValue(DirectoryWatches, watchers);
     plugin.onStop(() => watchers.close());
 
     const links = new DownloadLinks({ clock, lifetimeMs: config.downloadLinkLifetime });

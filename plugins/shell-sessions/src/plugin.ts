@@ -1,5 +1,6 @@
 import { Clock, definePlugin, Sandboxes, Targets } from "@coppice/core";
 import { Commands } from "@coppice/plugin-commands";
+import { DirectoryWatches } from "@coppice/plugin-files";
 import { CodeInterpreter } from "@coppice/plugin-jupyter";
 import { ShellSessions } from "./shell/shell-sessions.js";
 import { shellSessionsConfig } from "./shell-sessions-config.js";
@@ -19,7 +20,7 @@ export const plugin = definePlugin({
   name: "shell-sessions",
   config: shellSessionsConfig,
   requires: { sandboxes: Sandboxes, commands: Commands, clock: Clock, targets: Targets },
-  uses: { interpreter: CodeInterpreter },
+  uses: { interpreter: CodeInterpreter, watches: DirectoryWatches },
   setup(plugin, { sandboxes, targets, ...services }) {
     const { config } = plugin;
     const shells = new ShellSessions({ config, ...services });

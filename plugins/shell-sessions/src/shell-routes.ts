@@ -1,5 +1,6 @@
 import type { Clock } from "@coppice/core";
 import type { Commands } from "@coppice/plugin-commands";
+import type { DirectoryWatches } from "@coppice/plugin-files";
 import type { CodeInterpreter } from "@coppice/plugin-jupyter";
 import type { ShellSessionsConfig } from "./shell-sessions-config.js";
 import { interpreterRoutes } from "./code/interpreter-routes.js";
@@ -8,6 +9,7 @@ import { listRoutes } from "./files/list-routes.js";
 import { readRoutes } from "./files/read-routes.js";
 import { gitRoutes } from "./git/git-routes.js";
 import { portRoutes } from "./ports/port-routes.js";
+import { watchRoutes } from "./watch/watch-routes.js";
 import { commandRoutes } from "./wire/command-routes.js";
 import { processRoutes } from "./wire/process-routes.js";
 import type { ShellRoute } from "./wire/route.js";
@@ -18,6 +20,7 @@ export interface ShellRoutesOptions {
   readonly config: ShellSessionsConfig;
   readonly clock: Clock;
   readonly commands: Commands;
+  readonly watches: DirectoryWatches | undefined;
   readonly interpreter: CodeInterpreter | undefined;
 }
 
@@ -35,5 +38,6 @@ export function shellRoutes(options: ShellRoutesOptions): readonly ShellRoute[] 
     ...portRoutes(options),
     ...interpreterRoutes(options),
     ...gitRoutes(options),
+    ...watchRoutes(options),
   ];
 }

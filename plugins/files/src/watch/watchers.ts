@@ -1,6 +1,6 @@
 import { randomBytes } from "node:crypto";
 import { stat, statfs } from "node:fs/promises";
-import { type Clock, type LiveSandbox, SandboxError } from "@coppice/core";
+import { type Clock, createToken, type LiveSandbox, SandboxError } from "@coppice/core";
 import { type WatchEvent, networkMountError } from "@coppice/core/backend";
 import type { FilesConfig } from "../files-config.js";
 import { EventBuffer } from "./event-buffer.js";
@@ -34,6 +34,18 @@ export interface DirectoryWatch extends AsyncDisposable {
   wait(timeoutMs: number, signal: AbortSignal): Promise<void>;
 }
 
+/** Watches directories of sandboxes, within the limits of this plugin. */
+export interface DirectoryWatches {
+  /**
+   * Starts a watch, which its reader has to dispose of; it fails when the sandbox ends.
+   * @throws SandboxError not_found, invalid_argument (no directory, a network file system), resource_exhausted,
+   * unimplemented (this backend cannot).
+   */
+  open(sandbox: LiveSandbox, request: WatchRequest): Promise<DirectoryWatch>;
+}
+
+export const DirectoryWatches = createToken<DirectoryWatches>("directory-watches");
+
 interface SandboxWatches {
   readonly byId: Map<string, DirectoryWatch>;
   /** Of open watches. */
@@ -46,7 +58,7 @@ interface SandboxWatches {
  * The directory watches of all sandboxes. A backend that can watch does it. Elsewhere the server watches the tree
  * where it is on the host: see `startHostWatch`.
  */
-export class Watchers {
+export class Watchers implements DirectoryWatches {
   readonly #options: WatchersOptions;
   readonly #sandboxes = new Map<LiveSandbox, SandboxWatches>();
 
@@ -54,11 +66,6 @@ export class Watchers {
     this.#options = options;
   }
 
-  /**
-   * Starts a watch, which its reader has to dispose of; it fails when the sandbox ends.
-   * @throws SandboxError not_found, invalid_argument (no directory, a network file system),
-   * resource_exhausted (too many watches or entries), unimplemented (this backend cannot).
-   */
   async open(sandbox: LiveSandbox, request: WatchRequest): Promise<DirectoryWatch> {
     const { clock, maxWatchersPerSandbox, maxBufferedEvents } = this.#options;
     const watches = this.#watchesOf(sandbox);
