@@ -48,7 +48,7 @@ export function watchRoutes({
         const options = { path: root, recursive: recursive ?? true, allowNetworkMounts: false };
         const watch = await translated(root, watches.open(sandbox, options));
         // The events of a client that has left are not read at all.
-        const close = (): void => void watch[Symbol.asyncDispose]().catch(() => undefined);
+        const close = (): void => void watch[Symbol.asyncDispose]();
         signal.addEventListener("abort", close, { once: true });
         if (signal.aborted) close();
         return { events: changes(request, { watch, ...input }) };
