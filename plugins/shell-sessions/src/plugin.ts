@@ -9,6 +9,7 @@ import { mountHttp } from "./wire/http-transport.js";
 import { shellRoutes } from "./shell-routes.js";
 import { ShellAccess } from "./wire/shell-access.js";
 import { errorBody } from "./wire/shell-errors.js";
+import { socketUpgrade } from "./wire/socket-upgrade.js";
 
 const SURFACE = "shell";
 
@@ -34,6 +35,12 @@ export const plugin = definePlugin({
     const dispatch = dispatcher({ shells, config, ...services });
     const routes = shellRoutes({ config, ...services });
     const router = plugin.http(SURFACE, { errors: errorBody, below: "" });
-    mountHttp(router, { routes, dispatch, access, config, ...services });
+    const mounted = { routes, dispatch, access, config, ...services };
+    mountHttp(router, mounted);
+    const sockets = socketUpgrade(mounted);
+    plugin.onStop(sockets.close);
+    for (const prefix of access.prefixes) {
+      for (const path of ["/ws", "/api/ws"]) plugin.upgrade(SURFACE, prefix + path, sockets.accept);
+    }
   },
 });

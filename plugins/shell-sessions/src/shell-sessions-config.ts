@@ -40,6 +40,13 @@ export const shellSessionsConfig = z.strictObject({
   probeTimeout: duration("5s").describe("Time that a watched port has to answer, each time."),
   gitTimeout: duration("10m").describe("Time of a clone whose request names none."),
   maxWatches: count().default(100).describe("Ports of one sandbox that are watched at once."),
+  maxSockets: count().default(256).describe("Open WebSockets at a time."),
+  maxSocketsPerSandbox: count().default(16).describe("Open WebSockets to one sandbox at a time."),
+  maxSocketRequests: count().default(64).describe("Requests of one WebSocket that are answered at a time."),
+  allowedOrigins: z
+    .array(z.url())
+    .default([])
+    .describe("Web pages that may open a WebSocket, beside those of this server: https://portal.example."),
   maxSessions: count().default(64).describe("Sessions of one sandbox."),
   maxWaiting: count().default(100).describe("Calls that may wait for one session."),
 });

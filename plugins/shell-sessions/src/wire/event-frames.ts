@@ -2,39 +2,46 @@ import { type Clock, fulfilledWithin, type Logger } from "@coppice/core";
 import { errorAnswer } from "./shell-errors.js";
 import { errorEvent } from "./route.js";
 
-interface EventFramesOptions {
+export interface EventTextsOptions {
   readonly clock: Clock;
-  /** Silence after which the stream gets a comment. */
+  /** Silence after which there is an empty text. */
   readonly heartbeatMs: number;
   readonly log: Logger;
   readonly signal: AbortSignal;
 }
 
-const HEARTBEAT = ": heartbeat\n\n";
+type Events = AsyncIterable<Readonly<Record<string, unknown>>>;
 
-/** Events as server-sent events, each when the one before was taken. An error becomes the last event. */
-export async function* eventFrames(
-  events: AsyncIterable<Readonly<Record<string, unknown>>>,
-  { clock, heartbeatMs, log, signal }: EventFramesOptions,
+/** Events in JSON, each when the one before was taken, and empty texts in silence. An error becomes the last event. */
+export async function* eventTexts(
+  events: Events,
+  { clock, heartbeatMs, log, signal }: EventTextsOptions,
 ): AsyncGenerator<string> {
   const iterator = withError(events, { log, signal });
   try {
     for (;;) {
       const next = iterator.next();
-      while (!(await fulfilledWithin(next, { clock, timeoutMs: heartbeatMs }))) yield HEARTBEAT;
+      while (!(await fulfilledWithin(next, { clock, timeoutMs: heartbeatMs }))) yield "";
       const { done, value } = await next;
       if (done === true) return;
-      yield `data: ${JSON.stringify(value)}\n\n`;
+      yield JSON.stringify(value);
     }
   } finally {
     await iterator.return(undefined);
   }
 }
 
+/** Events as server-sent events. */
+export async function* eventFrames(events: Events, options: EventTextsOptions): AsyncGenerator<string> {
+  for await (const text of eventTexts(events, options)) {
+    yield text === "" ? ": heartbeat\n\n" : `data: ${text}\n\n`;
+  }
+}
+
 /** The events, and one for the error that ends them, unless the client has left. */
-export async function* withError(
-  events: AsyncIterable<Readonly<Record<string, unknown>>>,
-  { log, signal }: Pick<EventFramesOptions, "log" | "signal">,
+async function* withError(
+  events: Events,
+  { log, signal }: Pick<EventTextsOptions, "log" | "signal">,
 ): AsyncGenerator<Readonly<Record<string, unknown>>> {
   try {
     yield* events;

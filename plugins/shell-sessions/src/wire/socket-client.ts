@@ -1,0 +1,145 @@
+import { type Clock, HttpError, type LiveSandbox, type Logger, type SurfaceRequest } from "@coppice/core";
+import { bytesJson } from "@coppice/plugin-commands";
+import type { WebSocket } from "ws";
+import { ShellError } from "../shell/shell-error.js";
+import type { ShellSessionsConfig } from "../shell-sessions-config.js";
+import type { Dispatch } from "./dispatch.js";
+import { eventTexts } from "./event-frames.js";
+import type { ShellAnswer } from "./route.js";
+import type { routeMatcher } from "./route-match.js";
+import type { ShellAccess } from "./shell-access.js";
+import { errorAnswer } from "./shell-errors.js";
+import { messageOfFrame, type SocketMessage, type SocketRequest } from "./socket-message.js";
+import { SocketWriter } from "./socket-writer.js";
+
+export interface SocketClientOptions {
+  readonly sandbox: LiveSandbox;
+  readonly find: ReturnType<typeof routeMatcher>;
+  readonly dispatch: Dispatch;
+  readonly access: ShellAccess;
+  readonly clock: Clock;
+  readonly config: ShellSessionsConfig;
+  readonly log: Logger;
+}
+
+/** Answers the requests of one WebSocket, several at a time. */
+export class SocketClient {
+  readonly #options: SocketClientOptions;
+  readonly #writer: SocketWriter;
+  /** Requests that are being answered. */
+  readonly #running = new Map<string, AbortController>();
+
+  constructor(socket: WebSocket, options: SocketClientOptions) {
+    this.#options = options;
+    this.#writer = new SocketWriter(socket);
+    socket.on("message", (data: Buffer, isBinary: boolean) => this.#take(data, isBinary));
+    socket.once("close", () => {
+      for (const running of this.#running.values()) running.abort();
+    });
+  }
+
+  #take(data: Buffer, isBinary: boolean): void {
+    let message: SocketMessage;
+    try {
+      message = messageOfFrame(data, isBinary);
+    } catch {
+      this.#refuse(
+        undefined,
+        new ShellError("VALIDATION_FAILED", "The message is no request and no cancellation"),
+      );
+      return;
+    }
+    if (message.type === "cancel") {
+      this.#running.get(message.id)?.abort();
+      return;
+    }
+    const { id } = message;
+    const { maxSocketRequests } = this.#options.config;
+    if (this.#running.has(id)) {
+      this.#refuse(id, new ShellError("VALIDATION_FAILED", "A request with this id is being answered"));
+    } else if (this.#running.size >= maxSocketRequests) {
+      this.#refuse(
+        id,
+        new ShellError("RESOURCE_BUSY", `The WebSocket has ${maxSocketRequests} requests already`),
+      );
+    } else {
+      const running = new AbortController();
+      this.#running.set(id, running);
+      void this.#answer(message, running.signal).finally(() => this.#running.delete(id));
+    }
+  }
+
+  /** Refusals have their place in the queue of messages, and nobody waits for them. */
+  #refuse(id: string | undefined, error: ShellError): void {
+    const { status, body } = errorAnswer(error, this.#options.log);
+    const { code, message, context } = body;
+    void this.#writer.send({
+      type: "error",
+      ...(id !== undefined && { id }),
+      code,
+      message,
+      status,
+      context,
+    });
+  }
+
+  /** Never rejects. */
+  async #answer(request: SocketRequest, signal: AbortSignal): Promise<void> {
+    const { clock, config, log } = this.#options;
+    const { id } = request;
+    try {
+      const answer = await this.#dispatch(request, signal);
+      if (!("events" in answer)) return await this.#respond(id, answer);
+      const options = { clock, heartbeatMs: config.heartbeat, log, signal };
+      for await (const data of eventTexts(answer.events, options)) {
+        if (signal.aborted) return;
+        await this.#writer.send({ type: "stream", id, data });
+      }
+      if (!signal.aborted) await this.#writer.send({ type: "response", id, status: 200, done: true });
+    } catch (error) {
+      const { status, body } = errorAnswer(error, log);
+      await this.#writer.send({ type: "response", id, status, body, done: true });
+    }
+  }
+
+  async #respond(id: string, answer: Exclude<ShellAnswer, { readonly events: unknown }>): Promise<void> {
+    const [status, body] = "text" in answer ? [200, answer.text] : [answer.status ?? 200, answer.json];
+    const head = { type: "response", id, status, done: true };
+    if ("text" in answer || answer.long === undefined) return await this.#writer.send({ ...head, body });
+    const { long, isBase64 = false, json: fields } = answer;
+    const inner = bytesJson({ bytes: long, isText: !isBase64, fields });
+    return await this.#writer.sendParts(enclosed(`${JSON.stringify(head).slice(0, -1)},"body":`, inner, "}"));
+  }
+
+  async #dispatch({ method, path, body, headers }: SocketRequest, signal: AbortSignal): Promise<ShellAnswer> {
+    const { sandbox, find, dispatch, access, log } = this.#options;
+    const url = new URL(`http://sandbox${path}`);
+    const found = find(method, url.pathname);
+    if (found === undefined)
+      throw new HttpError(404, `There is no route ${method} ${url.pathname}`, { reason: "route_not_found" });
+    const presented = { headers: lowerCased(headers ?? {}), url };
+    return dispatch(found.route, {
+      sandbox,
+      params: found.params,
+      query: url.searchParams,
+      body: found.route.method === "POST" ? body : undefined,
+      headerSession: access.sessionOf(sandbox.record.accessToken, presented),
+      log,
+      signal,
+    });
+  }
+}
+
+function lowerCased(headers: Readonly<Record<string, string>>): SurfaceRequest["headers"] {
+  return Object.fromEntries(Object.entries(headers).map(([name, value]) => [name.toLowerCase(), value]));
+}
+
+async function* enclosed(
+  before: string,
+  parts: AsyncIterable<Buffer>,
+  after: string,
+): AsyncGenerator<Buffer> {
+  yield Buffer.from(before);
+  yield* parts;
+  yield Buffer.from(after);
+}
