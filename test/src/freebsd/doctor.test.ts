@@ -46,6 +46,14 @@ describe("what comes with the project for FreeBSD", () => {
       assert.ok(text.includes(`config/freebsd/${name}`), `docs/freebsd.md does not name ${name}`);
     }
   });
+
+  it("is installed in a directory of hier(7), which the service and the documentation agree on", async () => {
+    const service = await readFile(join(ROOT, "config/freebsd/coppice.rc"), "utf8");
+    const steps = await readFile(join(ROOT, "docs", "freebsd.md"), "utf8");
+    const [, directory = ""] = /^: \$\{coppice_dir:="(.*)"\}$/m.exec(service) ?? [];
+    assert.match(directory, /^\/usr\/local\/libexec\//);
+    assert.ok(steps.includes(`git clone <this repository> ${directory} &&`));
+  });
 });
 
 describe("coppice doctor, with jail-freebsd", () => {
