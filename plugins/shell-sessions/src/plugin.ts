@@ -9,7 +9,7 @@ import { mountHttp } from "./wire/http-transport.js";
 import { shellRoutes } from "./shell-routes.js";
 import { ShellAccess } from "./wire/shell-access.js";
 import { errorBody } from "./wire/shell-errors.js";
-import { socketUpgrade } from "./wire/socket-upgrade.js";
+import { socketUpgrade } from "./socket/socket-upgrade.js";
 
 const SURFACE = "shell";
 

@@ -1,4 +1,4 @@
-import type { ShellRoute } from "./route.js";
+import type { ShellRoute } from "../wire/route.js";
 
 interface Matched {
   readonly route: ShellRoute;

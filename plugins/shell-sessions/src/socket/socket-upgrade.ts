@@ -1,10 +1,10 @@
 import { type Clock, SandboxError, SandboxSockets, type UpgradeHandler } from "@coppice/core";
 import { type WebSocket, WebSocketServer } from "ws";
 import type { ShellSessionsConfig } from "../shell-sessions-config.js";
-import type { Dispatch } from "./dispatch.js";
-import type { ShellRoute } from "./route.js";
+import type { Dispatch } from "../wire/dispatch.js";
+import type { ShellRoute } from "../wire/route.js";
 import { routeMatcher } from "./route-match.js";
-import type { ShellAccess } from "./shell-access.js";
+import type { ShellAccess } from "../wire/shell-access.js";
 import { SocketClient } from "./socket-client.js";
 
 export interface SocketUpgradeOptions {

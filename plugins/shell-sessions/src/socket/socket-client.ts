@@ -3,12 +3,12 @@ import { bytesJson } from "@coppice/plugin-commands";
 import type { WebSocket } from "ws";
 import { ShellError } from "../shell/shell-error.js";
 import type { ShellSessionsConfig } from "../shell-sessions-config.js";
-import type { Dispatch } from "./dispatch.js";
-import { eventTexts } from "./event-frames.js";
-import type { ShellAnswer } from "./route.js";
+import type { Dispatch } from "../wire/dispatch.js";
+import { eventTexts } from "../wire/event-frames.js";
+import type { ShellAnswer } from "../wire/route.js";
 import type { routeMatcher } from "./route-match.js";
-import type { ShellAccess } from "./shell-access.js";
-import { errorAnswer } from "./shell-errors.js";
+import type { ShellAccess } from "../wire/shell-access.js";
+import { errorAnswer } from "../wire/shell-errors.js";
 import { messageOfFrame, type SocketMessage, type SocketRequest } from "./socket-message.js";
 import { SocketWriter } from "./socket-writer.js";
 
