@@ -13,6 +13,7 @@ import { measure } from "./report/measure.js";
 import { proxy } from "./benchmarks/proxy.js";
 import { report, reportReading } from "./report/report.js";
 import { runCode } from "./benchmarks/run-code.js";
+import { shellExec } from "./benchmarks/shell-exec.js";
 import { stdout } from "./benchmarks/stdout.js";
 import { v1Command } from "./benchmarks/v1-command.js";
 import { v1Follow } from "./benchmarks/v1-follow.js";
@@ -31,6 +32,7 @@ const BENCHMARKS: ReadonlyMap<string, Benchmark> = new Map([
   ["proxy", proxy],
   ["stdout", stdout],
   ["idle", idle],
+  ["shell-exec", shellExec],
   ["v1-command", v1Command],
   ["v1-log", v1Log],
   ["v1-follow", v1Follow],
@@ -46,7 +48,7 @@ const USAGE =
   `usage: npm run bench -- ${[...BENCHMARKS.keys()].join("|")} [--seconds N] [--backend B] [--mib N] [--sandboxes N]\n` +
   `  N seconds for each line of the report, ${DEFAULT_SECONDS} when absent\n` +
   `  B ${BACKENDS.join(" or ")}, the first when absent\n` +
-  `  --mib: the most that files, code-output and stdout carry at once, ${DEFAULT_MIB} when absent\n` +
+  `  --mib: the most that files, code-output, stdout and shell-exec carry at once, ${DEFAULT_MIB} when absent\n` +
   `  --sandboxes: how many idle and burst make, ${DEFAULT_SANDBOXES} when absent`;
 
 process.exitCode = await main(process.argv.slice(2));
