@@ -26,7 +26,7 @@ export function pageJson(page: OutputPage, { fields, ...options }: PageJsonOptio
     ...fields,
   };
   async function* parts(): AsyncGenerator<Buffer> {
-    yield* bytesJson({ bytes: { bytes }, isText: options.isText, fields: rest });
+    yield* bytesJson({ bytes: { bytes: [bytes] }, isText: options.isText, fields: rest });
     releaseMemory(bytes);
     page.release();
   }

@@ -37,7 +37,7 @@ export function readRoutes({ maxFile }: ShellSessionsConfig): readonly ShellRout
             mimeType,
             size: content.length,
           }),
-          long: { content },
+          long: { content: [content] },
           isBase64,
         };
       },

@@ -7,8 +7,10 @@ import type {
   OutputPiece,
   StartedCommand,
 } from "@coppice/plugin-commands";
+import type { BytePieces } from "../shell/byte-pieces.js";
 import { ShellError } from "../shell/shell-error.js";
 import { exitCodeOf } from "../shell/exit-code.js";
+import { OutputCollector } from "../shell/output-collector.js";
 import { newState, processStart } from "../shell/process-start.js";
 import { checkCommand, type ExecCommand, type Session } from "../shell/session.js";
 import { signalTree } from "../shell/signal-tree.js";
@@ -29,8 +31,8 @@ export interface ShellProcess {
 }
 
 export interface ProcessLogs {
-  readonly stdout: Buffer;
-  readonly stderr: Buffer;
+  readonly stdout: BytePieces;
+  readonly stderr: BytePieces;
   readonly truncated: boolean;
 }
 
@@ -139,19 +141,17 @@ export class SandboxProcesses {
 
   async logs(id: string): Promise<ProcessLogs> {
     const { config } = this.#options;
-    const parts = { stdout: [] as Uint8Array[], stderr: [] as Uint8Array[] };
-    const room = { stdout: config.maxOutput, stderr: config.maxOutput };
-    let isTruncated = false;
+    const collector = new OutputCollector(config.maxOutput);
+    let isFirst = true;
+    let isCut = false;
     for await (const { stream, data, offset } of this.#kept(await this.#logged(id))) {
-      const name = stream === "stderr" ? "stderr" : "stdout";
-      isTruncated ||=
-        data.length > room[name] || (offset > 0 && parts.stdout.length + parts.stderr.length === 0);
-      parts[name].push(data.subarray(0, room[name]));
-      room[name] -= Math.min(data.length, room[name]);
-      if (isTruncated && room.stdout + room.stderr === 0) break;
+      isCut ||= isFirst && offset > 0;
+      isFirst = false;
+      collector.add({ stream, data });
+      if (collector.isFull) break;
     }
-    const { stdout, stderr } = parts;
-    return { stdout: Buffer.concat(stdout), stderr: Buffer.concat(stderr), truncated: isTruncated };
+    const { truncated, ...output } = collector.result();
+    return { ...output, truncated: truncated || isCut };
   }
 
   /** @throws ShellError PROCESS_NOT_FOUND */

@@ -1,3 +1,4 @@
+import type { BytePieces } from "./byte-pieces.js";
 import { ShellError } from "./shell-error.js";
 
 export interface ExecCommand {
@@ -13,8 +14,8 @@ export interface ExecCommand {
 
 export interface ExecResult {
   readonly exitCode: number;
-  readonly stdout: Buffer;
-  readonly stderr: Buffer;
+  readonly stdout: BytePieces;
+  readonly stderr: BytePieces;
   /** Output beyond `maxOutput` was dropped. */
   readonly truncated: boolean;
 }

@@ -76,7 +76,7 @@ describe("sessions of shells", { timeout: 180_000 }, () => {
     const { stdout, stderr, exitCode, truncated } = await session.exec({
       command: String.raw`printf 'a\0\377\036b'; echo e >&2; exit_code() { return 7; }; exit_code`,
     });
-    assert.deepEqual([...stdout], [0x61, 0, 0xff, 0x1e, 0x62]);
+    assert.deepEqual([...stdout.join()], [0x61, 0, 0xff, 0x1e, 0x62]);
     assert.equal(stderr.toString(), "e\n");
     assert.equal(exitCode, 7);
     assert.equal(truncated, false);

@@ -47,7 +47,7 @@ export function commandRoutes(config: ShellSessionsConfig): readonly ShellRoute[
           ...(truncated && { truncated }),
           ...(sessionId && { sessionId }),
         }),
-        long: { stdout, stderr },
+        long: { stdout: stdout.pieces, stderr: stderr.pieces },
         isBase64: isBase64(encoding),
       };
     },
@@ -142,7 +142,7 @@ export async function execAlone(
   const { exit } = await started.ended;
   const result = collector.result();
   if (started.expired.aborted) {
-    const stderr = Buffer.concat([result.stderr, Buffer.from(timedOutText(timeoutMs))]);
+    const stderr = result.stderr.with(Buffer.from(timedOutText(timeoutMs)));
     return { ...result, stderr, exitCode: TIMED_OUT };
   }
   if (exit === undefined) throw endedWithSandbox();
@@ -159,9 +159,6 @@ function endedWithSandbox(): ShellError {
 
 /** Clients expect the output of `echo hi` in a session to be `hi`. */
 function inLines(result: ExecResult): ExecResult {
-  return { ...result, stdout: withoutNewline(result.stdout), stderr: withoutNewline(result.stderr) };
-}
-
-function withoutNewline(output: Buffer): Buffer {
-  return output.at(-1) === NEWLINE ? output.subarray(0, -1) : output;
+  const { stdout, stderr } = result;
+  return { ...result, stdout: stdout.withoutLast(NEWLINE), stderr: stderr.withoutLast(NEWLINE) };
 }

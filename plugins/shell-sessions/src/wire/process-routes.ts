@@ -68,7 +68,7 @@ const logs: ShellRoute = {
     const { stdout, stderr, truncated } = await processes.logs(idOf(params));
     return {
       ...success({ processId: idOf(params), ...(truncated && { truncated }) }),
-      long: { stdout, stderr },
+      long: { stdout: stdout.pieces, stderr: stderr.pieces },
       isBase64: isBase64(query.get("encoding")),
     };
   },

@@ -26,7 +26,7 @@ export type ShellAnswer =
       /** Fields of the answer; the transport adds none. */
       readonly json: Readonly<Record<string, unknown>>;
       /** More fields, with long values: text in UTF-8, or base64 with `isBase64`. */
-      readonly long?: Readonly<Record<string, Buffer>>;
+      readonly long?: Readonly<Record<string, Iterable<Uint8Array>>>;
       readonly isBase64?: boolean;
       /** 200 when absent. */
       readonly status?: number;
