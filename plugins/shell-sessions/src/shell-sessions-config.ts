@@ -38,6 +38,9 @@ export const shellSessionsConfig = z.strictObject({
   maxFile: size("32MiB").describe("Largest file that is read in one answer; streams have no limit."),
   maxListEntries: count().default(10_000).describe("Entries of one listing of files."),
   probeTimeout: duration("5s").describe("Time that a watched port has to answer, each time."),
+  changesKept: duration("10m").describe(
+    "Time for which changes of a directory are counted for a client that has not asked.",
+  ),
   gitTimeout: duration("10m").describe("Time of a clone whose request names none."),
   maxWatches: count().default(100).describe("Ports of one sandbox that are watched at once."),
   maxSockets: count().default(256).describe("Open WebSockets at a time."),

@@ -208,6 +208,8 @@ describe("files over HTTP", { timeout: 120_000 }, () => {
     });
     assert.equal((await post("/api/read", { path: "/workspace/other" }))["content"], "old");
     await refused("/api/move", moved, 404, "FILE_NOT_FOUND");
+    const intoDirectory = { sourcePath: "/workspace/other", destinationPath: "/workspace/list" };
+    await refused("/api/move", intoDirectory, 400, "IS_DIRECTORY");
     await post("/api/delete", { path: "/workspace/other" });
     await refused("/api/delete", { path: "/workspace/other" }, 404, "FILE_NOT_FOUND");
     await refused("/api/delete", { path: "/workspace/list" }, 400, "IS_DIRECTORY");

@@ -1,5 +1,6 @@
 import assert from "node:assert/strict";
 import { describe, it } from "node:test";
+import { setTimeout as delay } from "node:timers/promises";
 import files from "@coppice/plugin-files";
 import { startShellServer } from "../testing/shell-server.js";
 
@@ -41,6 +42,32 @@ describe("changes of files over HTTP", { timeout: 60_000 }, () => {
       [{ path: "/workspace", include: "x" }, 400, "VALIDATION_FAILED"],
     ] as const)
       assert.equal((await shell.json("POST", "/api/watch", body, status))["code"], code);
+  });
+
+  it("are counted between two questions, until nobody has asked for some time", async () => {
+    await using shell = await startShellServer({ changesKept: "2s" }, [[files, {}]]);
+    await shell.json("POST", "/api/write", { path: "/workspace/dir/a", content: "" });
+    const check = async (since?: unknown) => {
+      const answer = await shell.json("POST", "/api/watch/check", { path: "/workspace/dir", since });
+      assert.equal(answer["success"], true);
+      return answer;
+    };
+    const { status, version } = await check();
+    assert.equal(status, "unchanged");
+    assert.equal((await check(version))["status"], "unchanged");
+    await shell.json("POST", "/api/write", { path: "/workspace/dir/b", content: "" });
+    let changed = await check(version);
+    while (changed["status"] === "unchanged") changed = await check(version);
+    assert.equal(changed["status"], "changed");
+    const { reason } = await check("another-server.0.0");
+    assert.equal(reason, "restarted");
+    await delay(2_500);
+    const expired = await check(version);
+    assert.deepEqual([expired["status"], expired["reason"]], ["resync", "expired"]);
+    assert.equal((await check(expired["version"]))["status"], "unchanged");
+    const missing = await shell.json("POST", "/api/watch/check", { path: "/none" }, 404);
+    assert.equal(missing["code"], "FILE_NOT_FOUND");
+    await shell.json("POST", "/api/watch/check", { path: "/workspace", since: 1 }, 400);
   });
 
   it("have no route without the plugin that watches, like routes that are gone", async () => {
