@@ -76,6 +76,24 @@ describe("the examples with the official SDKs", { timeout: 240_000 }, () => {
     assert.equal(stderr, "");
   });
 
+  it("shell-sessions/sandbox.mjs keeps the state of a shell, and survives its exit", async () => {
+    // The client itself logs the exit on stderr.
+    const { stdout } = await run(process.execPath, [`${EXAMPLES}shell-sessions/sandbox.mjs`], {
+      env: {
+        PATH: process.env["PATH"],
+        E2B_API_URL: server.url,
+        E2B_SANDBOX_URL: server.url,
+        E2B_API_KEY: API_KEY,
+      },
+      timeout: 60_000,
+    });
+    assert.equal(
+      stdout,
+      "hello, world, from site\nstdout: step 1\nstdout: step 2\nstdout: step 3\nit's here\n" +
+        "name in another session: none\nwaited for: tick 2\nexit code: 3\nSessionTerminatedError 42\ngoes on\n",
+    );
+  });
+
   const withoutCurl = existsSync("/usr/bin/curl") ? false : "it needs curl";
   it("the curl lines of docs/commands-v1.md follow a command to its end", { skip: withoutCurl }, async () => {
     const page = await readFile(`${ROOT}docs/commands-v1.md`, "utf8");
