@@ -28,7 +28,7 @@ export interface ShellRoutesOptions {
 export function shellRoutes(options: ShellRoutesOptions): readonly ShellRoute[] {
   const { config } = options;
   return [
-    ...utilityRoutes,
+    ...utilityRoutes(config),
     ...commandRoutes(config),
     ...processRoutes(config),
     ...sessionRoutes(config),
