@@ -77,4 +77,24 @@ describe("processes over HTTP", { timeout: 120_000 }, () => {
     const events = await follow("left");
     assert.deepEqual(events.at(-1)?.["exitCode"], 0);
   });
+
+  it("wait for a client that does not read, and go on when it leaves", async () => {
+    const leaving = new AbortController();
+    const command = "head -c 32000000 /dev/zero | tr '\\0' a; echo $?";
+    const answer = await fetch(`${shell.url}/api/execute/stream`, {
+      method: "POST",
+      body: JSON.stringify({ command }),
+      signal: leaving.signal,
+    });
+    const first = await answer.body?.getReader().read();
+    const { processId } = JSON.parse(
+      Buffer.from(first?.value ?? [])
+        .toString()
+        .split("\n", 1)[0]
+        ?.slice("data: ".length) ?? "",
+    ) as { readonly processId: string };
+    assert.equal((await found(processId))["status"], "running");
+    leaving.abort();
+    assert.equal((await follow(processId)).at(-1)?.["exitCode"], 0);
+  });
 });
