@@ -19,6 +19,8 @@ export interface StartCommand {
   readonly input?: "pipe" | "none" | undefined;
   /** Time until SIGKILL, counted from the call; undefined = unlimited. */
   readonly timeoutMs?: number | undefined;
+  /** Time for its last output after its exit: children may hold that open. undefined = until they let go. */
+  readonly lastOutputMs?: number | undefined;
 }
 
 /** `killed`: ended by the end of the sandbox, the timeout, or a fatal signal that was sent through this plugin. */

@@ -174,6 +174,7 @@ export class SandboxCommand implements StartedCommand {
     this.#exit = await this.#process.exit;
     if (this.#isOutputRead) this.#finish();
     else if (this.#isFatalSignalDelivered || this.#isEndedByRequest()) this.#cutOutputSoon();
+    else if (this.request.lastOutputMs !== undefined) this.#cutOutputSoon(this.request.lastOutputMs);
   }
 
   #expire(): void {
@@ -184,10 +185,9 @@ export class SandboxCommand implements StartedCommand {
     });
   }
 
-  #cutOutputSoon(): void {
+  #cutOutputSoon(graceMs = this.#options.killedOutputGraceMs): void {
     if (this.end !== undefined) return;
-    const { clock, killedOutputGraceMs } = this.#options;
-    this.#cancelTimers.push(clock.after(killedOutputGraceMs, () => this.#finish()));
+    this.#cancelTimers.push(this.#options.clock.after(graceMs, () => this.#finish()));
   }
 
   #isEndedByRequest(): boolean {

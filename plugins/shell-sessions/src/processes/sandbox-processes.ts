@@ -46,6 +46,8 @@ export interface FollowedProcess {
 
 interface StartProcess extends ExecCommand {
   readonly id?: string | undefined;
+  /** As in `StartCommand`. */
+  readonly lastOutputMs?: number | undefined;
 }
 
 const PAGE_BYTES = 256 * 1024;
@@ -78,7 +80,7 @@ export class SandboxProcesses {
    */
   async start(
     session: Session | undefined,
-    { id = newProcessId(), ...command }: StartProcess,
+    { id = newProcessId(), lastOutputMs, ...command }: StartProcess,
   ): Promise<StartedCommand> {
     if (command.command.trim() === "")
       throw new ShellError("INVALID_COMMAND", "Invalid command: it is empty");
@@ -90,13 +92,13 @@ export class SandboxProcesses {
     const state = session === undefined ? undefined : await session.snapshot();
     if (this.#running(id) !== undefined) throw busy(id);
     this.#note(id, command.command);
-    return await this.#launch(command, { state, directory: session?.cwd, tag: id });
+    return await this.#launch(command, { state, directory: session?.cwd, tag: id, lastOutputMs });
   }
 
   /** Runs a command in a new shell's state. It is in no list. @throws ShellError as `checkCommand` */
-  async run(command: ExecCommand): Promise<StartedCommand> {
+  async run({ lastOutputMs, ...command }: Omit<StartProcess, "id">): Promise<StartedCommand> {
     checkCommand(command);
-    return await this.#launch(command, {});
+    return await this.#launch(command, { lastOutputMs });
   }
 
   async find(id: string): Promise<ShellProcess> {
@@ -173,16 +175,24 @@ export class SandboxProcesses {
       readonly state?: Buffer | undefined;
       readonly directory?: string | undefined;
       readonly tag?: string;
+      readonly lastOutputMs: number | undefined;
     },
   ): Promise<StartedCommand> {
     const { sandbox, commands, config } = this.#options;
-    const { state = newState(config.workdir), directory = config.workdir, tag } = from;
+    const { state = newState(config.workdir), directory = config.workdir, tag, lastOutputMs } = from;
     const { args, input } = processStart(state, {
       command,
       env,
       cwd: cwd === undefined ? undefined : posix.resolve(directory, cwd),
     });
-    const started = await commands.start(sandbox, { path: "bash", args, cwd: "/", tag, timeoutMs });
+    const started = await commands.start(sandbox, {
+      path: "bash",
+      args,
+      cwd: "/",
+      tag,
+      timeoutMs,
+      lastOutputMs,
+    });
     // Not awaited: a subscription is complete only in the turn in which the command was started.
     void started
       .write(input)

@@ -5,7 +5,7 @@ import { type ShellServer, startShellServer } from "../testing/shell-server.js";
 describe("commands of sessions over HTTP", { timeout: 120_000 }, () => {
   let shell: ShellServer;
   before(async () => {
-    shell = await startShellServer();
+    shell = await startShellServer({ heartbeat: "100ms" });
   });
   after(() => shell[Symbol.asyncDispose]());
 
@@ -98,6 +98,24 @@ describe("commands of sessions over HTTP", { timeout: 120_000 }, () => {
       ["stderr", "Command timed out after 300ms\n"],
       ["complete", 124],
     ]);
+  });
+
+  it("a stream ends with its command, though a child in the background holds the output", async () => {
+    const events = await stream({ command: "sleep 60 & echo started", sessionId: "holder" });
+    assert.deepEqual(events.slice(1), [
+      ["stdout", "started\n"],
+      ["complete", 0],
+    ]);
+  });
+
+  it("a stream carries long lines whole, and comments while nothing is written", async () => {
+    const command = "head -c 1000000 /dev/zero | tr '\\0' x; echo; sleep 0.5";
+    const answer = await shell.ask("POST", "/api/execute/stream", { command });
+    const text = await answer.text();
+    assert.match(text, /^: /m);
+    const told = text.split("\n\n").filter((frame) => frame.startsWith("data: "));
+    const data = told.map((frame) => (JSON.parse(frame.slice(6)) as { readonly data?: string }).data ?? "");
+    assert.equal(data.join(""), `${"x".repeat(1_000_000)}\n`);
   });
 
   it("bad requests are refused with the envelope, and none is an error of the server", async () => {

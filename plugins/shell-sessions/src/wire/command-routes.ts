@@ -18,6 +18,8 @@ import { event, inputOf, isBase64, type ShellRoute, success } from "./route.js";
 import { SESSIONLESS, sessionIdOf } from "./session-id.js";
 
 const NEWLINE = 0x0a;
+/** A command ends without the children that it left in the background, which may hold its output open. */
+const LAST_OUTPUT_MS = 200;
 /** Exit code of a command without a session that its time-out ended. */
 const TIMED_OUT = 124;
 
@@ -60,7 +62,7 @@ export function commandRoutes(config: ShellSessionsConfig): readonly ShellRoute[
       const input = inputOf(commandBody, body);
       const wanted = commandOf(input);
       const session = sessionOf(input, { headerSession, sessions, config });
-      const started = await processes.start(session, wanted);
+      const started = await processes.start(session, { ...wanted, lastOutputMs: LAST_OUTPUT_MS });
       const output = started.subscribe(signal);
       return { events: commandEvents(started, { input, session, output, signal }) };
     },
@@ -136,7 +138,7 @@ export async function execAlone(
   { maxOutput, commandTimeout }: Pick<ShellSessionsConfig, "maxOutput" | "commandTimeout">,
 ): Promise<ExecResult> {
   const timeoutMs = command.timeoutMs ?? commandTimeout;
-  const started = await processes.run({ ...command, timeoutMs });
+  const started = await processes.run({ ...command, timeoutMs, lastOutputMs: LAST_OUTPUT_MS });
   const collector = new OutputCollector(maxOutput);
   for await (const piece of started.subscribe(new AbortController().signal)) collector.add(piece);
   const { exit } = await started.ended;
