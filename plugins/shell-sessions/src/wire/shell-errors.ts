@@ -14,10 +14,14 @@ const CODE_OF_STATUS: Readonly<Partial<Record<number, string>>> = {
   404: "UNKNOWN_ERROR",
   405: "UNKNOWN_ERROR",
   409: "RESOURCE_BUSY",
+  410: "SESSION_DESTROYED",
   413: "VALIDATION_FAILED",
   426: "UNKNOWN_ERROR",
   429: "RESOURCE_BUSY",
 };
+
+/** The server has 503 for them, upon which clients of this interface try again for two minutes. */
+const GONE: ReadonlySet<string> = new Set(["sandbox_ended", "sandbox_lost"]);
 
 /** The answer to anything thrown, in this interface's form. What is unexpected is logged once, and told without details. */
 export function errorAnswer(error: unknown, log: Logger): ErrorAnswer {
@@ -26,7 +30,8 @@ export function errorAnswer(error: unknown, log: Logger): ErrorAnswer {
     const status = STATUS_OF_CODE[code];
     return { status, body: envelope({ code, message, context, status }) };
   }
-  const { status, reason, message } = toHttpError(error, log);
+  const { status: told, reason, message } = toHttpError(error, log);
+  const status = GONE.has(reason) ? 410 : told;
   return { status, body: envelope({ code: codeOf(status, reason), message, status }) };
 }
 
