@@ -1,7 +1,7 @@
-import { posix } from "node:path";
 import type { WatchEvent } from "@coppice/core/backend";
 import { z } from "zod";
 import { pathField, sessionField } from "../files/session-path.js";
+import { isInGlob, isNameInGlob } from "./glob.js";
 
 /** Names of events as clients know them. */
 export const TYPES = {
@@ -12,7 +12,21 @@ export const TYPES = {
   chmod: "attrib",
 } as const satisfies Readonly<Record<WatchEvent["type"], string>>;
 
-const patterns = z.array(z.string().min(1).max(256)).max(100);
+/** Each event is compared with all of them. */
+const MAX_PATTERNS_LENGTH = 2048;
+const patterns = z
+  .array(
+    z
+      .string()
+      .min(1)
+      .max(256)
+      .regex(/^[^[\]{}]*$/, "patterns have the wildcards *, ? and ** alone"),
+  )
+  .max(100)
+  .refine(
+    (all) => all.join("").length <= MAX_PATTERNS_LENGTH,
+    `the patterns have more than ${MAX_PATTERNS_LENGTH} characters`,
+  );
 
 export const watchBody = z.object({
   path: pathField,
@@ -40,6 +54,5 @@ export function eventFilter({ events, include, exclude }: Filter): (event: Watch
 /** True when a pattern is that of the path, of one of its names, or of a directory above. */
 function isMatched(path: string, all: readonly string[]): boolean {
   const names = path.split("/");
-  const paths = names.map((_, index) => names.slice(0, index + 1).join("/"));
-  return all.some((pattern) => [...names, ...paths].some((each) => posix.matchesGlob(each, pattern)));
+  return all.some((pattern) => isInGlob(path, pattern) || names.some((name) => isNameInGlob(name, pattern)));
 }

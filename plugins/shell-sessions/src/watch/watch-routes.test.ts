@@ -40,6 +40,8 @@ describe("changes of files over HTTP", { timeout: 60_000 }, () => {
       [{ path: 1 }, 400, "VALIDATION_FAILED"],
       [{ path: "/workspace", events: ["other"] }, 400, "VALIDATION_FAILED"],
       [{ path: "/workspace", include: "x" }, 400, "VALIDATION_FAILED"],
+      [{ path: "/workspace", include: ["*.{ts,js}"] }, 400, "VALIDATION_FAILED"],
+      [{ path: "/workspace", exclude: Array(10).fill("x".repeat(256)) }, 400, "VALIDATION_FAILED"],
     ] as const)
       assert.equal((await shell.json("POST", "/api/watch", body, status))["code"], code);
   });
