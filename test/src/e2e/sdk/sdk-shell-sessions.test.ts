@@ -19,6 +19,7 @@ onEachBackend(
 
     before(async () => {
       const { sandboxId } = sandbox();
+      await sandbox().setTimeout(3_600_000);
       const url = `${server().url}/sandboxes/${sandboxId}/shell`;
       const token = server().sandboxes.find(sandboxId)?.record.accessToken ?? "";
       assert.notEqual(token, "", "the sandbox is guarded");
@@ -50,6 +51,19 @@ onEachBackend(
       await exec("mkdir -p kept && cd kept && word='it''s'");
       assert.equal(await exec('echo "$word in ${PWD##*/}"'), "its in kept");
       await exec("cd ..; unset word");
+    });
+
+    it("what sessions and processes run is in the one table and its logs", async () => {
+      await client.commands.execute("echo in the log", "logged");
+      const url = `${server().url}/v1/sandboxes/${sandbox().sandboxId}/commands`;
+      const headers = { "x-api-key": API_KEY };
+      const [newest] = (await (await fetch(url, { headers })).json()) as { readonly command_id: string }[];
+      const page = await fetch(`${url}/${newest?.command_id}/logs`, { headers });
+      const { bytes, phase } = (await page.json()) as { readonly bytes: string; readonly phase: string };
+      assert.deepEqual([bytes, phase], ["in the log\n", "exited"]);
+      // This is what `coppice sandbox logs` asks.
+      const lines = await fetch(`${server().url}/v2/sandboxes/${sandbox().sandboxId}/logs`, { headers });
+      assert.match(await lines.text(), /in the log/);
     });
 
     it("a streamed command tells its output as it comes, and its exit code", async () => {
@@ -134,19 +148,6 @@ onEachBackend(
       assert.ok((await sandbox().commands.list()).length > 0, "E2B's list has it");
       assert.equal((await cloud.killAllProcesses()) > 0, true);
       assert.equal((await cloud.getProcess(id))?.status, "killed");
-    });
-
-    it("what sessions and processes run is in the one table and its logs", async () => {
-      await client.commands.execute("echo in the log", "logged");
-      const url = `${server().url}/v1/sandboxes/${sandbox().sandboxId}/commands`;
-      const headers = { "x-api-key": API_KEY };
-      const [newest] = (await (await fetch(url, { headers })).json()) as { readonly command_id: string }[];
-      const page = await fetch(`${url}/${newest?.command_id}/logs`, { headers });
-      const { bytes, phase } = (await page.json()) as { readonly bytes: string; readonly phase: string };
-      assert.deepEqual([bytes, phase], ["in the log\n", "exited"]);
-      // This is what `coppice sandbox logs` asks.
-      const lines = await fetch(`${server().url}/v2/sandboxes/${sandbox().sandboxId}/logs`, { headers });
-      assert.match(await lines.text(), /in the log/);
     });
 
     it("sessions have their own state and variables", async () => {
