@@ -126,10 +126,11 @@ export class SandboxProcesses {
     if (running === undefined) {
       throw new ShellError("COMMAND_NOT_FOUND", `Process '${id}' has ended already`, { processId: id });
     }
+    const limit = { clock, timeoutMs: config.processGrace };
     for (const signal of ["SIGTERM", "SIGKILL"] as const) {
-      await signalTree(sandbox.runtime, running.pid, signal, { includesRoot: false }).catch(ignoreGone);
+      await signalTree(sandbox.runtime, running.pid, signal, limit).catch(ignoreGone);
       await running.kill(signal, "group").catch(ignoreGone);
-      if (await fulfilledWithin(running.ended, { clock, timeoutMs: config.processGrace })) return;
+      if (await fulfilledWithin(running.ended, limit)) return;
     }
     throw new ShellError("PROCESS_ERROR", `Process '${id}' did not end`, { processId: id });
   }

@@ -1,5 +1,5 @@
 import { posix } from "node:path";
-import { type Clock, type LiveSandbox, processEnvironment, SandboxError, Semaphore } from "@coppice/core";
+import { type Clock, type LiveSandbox, processEnvironment, Semaphore } from "@coppice/core";
 import type { Exit, Signal } from "@coppice/core/backend";
 import type { Commands } from "@coppice/plugin-commands";
 import { ShellError } from "./shell-error.js";
@@ -33,7 +33,9 @@ const SHOWN_LENGTH = 1024;
 export class ShellSession implements Session {
   readonly id: string;
   readonly #options: ShellSessionOptions;
-  readonly #turns: Semaphore;
+  readonly #turns = new Semaphore();
+  /** Calls that have not ended, with the running one. */
+  #calls = 0;
   #shell: Shell | undefined;
   #cwd: string;
   /** State for the next shell, from one that was stopped. */
@@ -45,7 +47,6 @@ export class ShellSession implements Session {
   constructor(options: ShellSessionOptions) {
     this.id = options.id;
     this.#options = options;
-    this.#turns = new Semaphore(1, options.config.maxWaiting);
     this.#cwd = options.open.cwd ?? options.config.workdir;
   }
 
@@ -85,12 +86,14 @@ export class ShellSession implements Session {
   }
 
   async #inTurn<T>(use: (shell: Shell) => Promise<T>): Promise<T> {
-    const release = await this.#turns.acquire().catch((error: unknown) => {
-      if (!(error instanceof SandboxError)) throw error;
+    // The queue itself has no bound: a deletion always has its turn.
+    if (this.#calls > this.#options.config.maxWaiting) {
       throw new ShellError("RESOURCE_BUSY", `Too many calls wait for session '${this.id}'`, {
         sessionId: this.id,
       });
-    });
+    }
+    this.#calls++;
+    const release = await this.#turns.acquire();
     try {
       if (this.#isDeleted) {
         throw new ShellError("SESSION_DESTROYED", `Session '${this.id}' was deleted`, { sessionId: this.id });
@@ -98,6 +101,7 @@ export class ShellSession implements Session {
       const shell = await this.#ready();
       return await use(shell);
     } finally {
+      this.#calls--;
       release();
     }
   }

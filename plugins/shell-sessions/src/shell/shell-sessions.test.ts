@@ -15,6 +15,7 @@ describe("sessions of shells", { timeout: 180_000 }, () => {
   let sandbox: LiveSandbox;
   let commands: Commands;
   let shells: ShellSessions;
+  let narrow: ShellSessions;
   let sessions: SandboxSessions;
   let made = 0;
 
@@ -30,6 +31,7 @@ describe("sessions of shells", { timeout: 180_000 }, () => {
           workdir: "/nowhere/at/all",
         });
         shells = new ShellSessions({ config, ...services });
+        narrow = new ShellSessions({ config: { ...config, maxSessions: 1, maxWaiting: 1 }, ...services });
       },
     });
     server = await startTestServer({
@@ -238,5 +240,23 @@ describe("sessions of shells", { timeout: 180_000 }, () => {
     assert.equal(await deleted, true);
     assert.equal(await sessions.delete("one"), false);
     await assert.rejects(session.exec({ command: "true" }), { code: "SESSION_DESTROYED" });
+  });
+
+  it("sessions count until their last command has ended, also those deleted with a full queue", async () => {
+    const few = await narrow.of(sandbox);
+    const session = few.get("a");
+    const running = session.exec({ command: 'until [ -e "$HOME/over" ]; do sleep 0.05; done' });
+    const waiting = assert.rejects(session.exec({ command: "true" }), { code: "SESSION_DESTROYED" });
+    await assert.rejects(session.exec({ command: "true" }), { code: "RESOURCE_BUSY" });
+    const deleted = few.delete("a");
+    assert.deepEqual(few.ids(), []);
+    assert.throws(() => few.get("b"), { code: "RESOURCE_BUSY" });
+    const { stdout } = await sessions.get("other").exec({ command: 'touch "$HOME/over"; echo done' });
+    assert.equal(stdout.toString(), "done\n");
+    await running;
+    await waiting;
+    assert.equal(await deleted, true);
+    assert.equal((await few.get("b").exec({ command: "true" })).exitCode, 0);
+    await narrow.close();
   });
 });

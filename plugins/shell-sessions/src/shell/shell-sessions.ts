@@ -57,6 +57,8 @@ class SessionsOfSandbox implements SandboxSessions {
   readonly #sandbox: LiveSandbox;
   readonly #options: ShellSessionsOptions;
   readonly #sessions = new Map<string, ShellSession>();
+  /** Sessions without an id, which wait for their last command. */
+  readonly #ending = new Set<ShellSession>();
 
   constructor(sandbox: LiveSandbox, options: ShellSessionsOptions) {
     this.#sandbox = sandbox;
@@ -86,17 +88,18 @@ class SessionsOfSandbox implements SandboxSessions {
     const session = this.#sessions.get(id);
     if (session === undefined) return false;
     this.#sessions.delete(id);
-    await session.delete();
+    this.#ending.add(session);
+    await session.delete().finally(() => this.#ending.delete(session));
     return true;
   }
 
   close(): void {
-    for (const session of this.#sessions.values()) session.close();
+    for (const session of [...this.#sessions.values(), ...this.#ending]) session.close();
   }
 
   #add(id: string, open: OpenSession): Session {
     const { maxSessions } = this.#options.config;
-    if (this.#sessions.size >= maxSessions && !this.#sessions.has(id)) {
+    if (this.#sessions.size + this.#ending.size >= maxSessions && !this.#sessions.has(id)) {
       throw new ShellError("RESOURCE_BUSY", `The sandbox has ${maxSessions} sessions already`, {
         sessionId: id,
       });

@@ -1,12 +1,15 @@
+import { type Clock, fulfilledWithin } from "@coppice/core";
 import type { Sandbox, Signal } from "@coppice/core/backend";
 
 export interface SignalTreeOptions {
-  readonly includesRoot: boolean;
+  readonly clock: Clock;
+  /** Time for the helper, which is a program of the sandbox's: it may hang. */
+  readonly timeoutMs: number;
 }
 
 /** Prints the processes as pairs of pid and parent: from /proc where it is Linux's, else by ps(1). */
 const SCRIPT = `
-name=$1 root=$2 including=$3
+name=$1 root=$2
 pairs() {
   if [ -r /proc/self/stat ]; then
     for stat in /proc/[0-9]*/stat; do
@@ -31,21 +34,25 @@ $list
 END
 done
 for pid in $found; do
-  [ "$pid" = "$root" ] && [ "$including" != yes ] && continue
-  [ "$pid" = "$$" ] || kill -s "$name" "$pid" 2>/dev/null
+  [ "$pid" = "$root" ] || [ "$pid" = "$$" ] || kill -s "$name" "$pid" 2>/dev/null
 done
 exit 0`;
 
-/** Signals a process of a sandbox with all that descend from it, whatever process groups they have made. */
+/** Signals all that descend from a process of a sandbox, whatever process groups they have made. */
 export async function signalTree(
   runtime: Sandbox,
   pid: number,
   signal: Signal,
-  { includesRoot }: SignalTreeOptions,
+  limit: SignalTreeOptions,
 ): Promise<void> {
-  const args = ["-c", SCRIPT, "sh", signal.slice(3), String(pid), includesRoot ? "yes" : "no"];
+  const args = ["-c", SCRIPT, "sh", signal.slice(3), String(pid)];
   const env = { PATH: "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" };
   const helper = await runtime.spawn({ path: "/bin/sh", args, env, cwd: "/", input: "none" });
-  for await (const _ of helper.output);
-  await helper.exit;
+  const ended = (async () => {
+    for await (const _ of helper.output);
+    await helper.exit;
+  })();
+  if (await fulfilledWithin(ended, limit)) return;
+  ended.catch(() => undefined);
+  await helper.kill("SIGKILL", "group");
 }

@@ -25,12 +25,16 @@ export interface SocketClientOptions {
 /** Answers the requests of one WebSocket, several at a time. */
 export class SocketClient {
   readonly #options: SocketClientOptions;
+  readonly #socket: WebSocket;
   readonly #writer: SocketWriter;
+  /** Refusals that the client has not taken. */
+  #refusals = 0;
   /** Requests that are being answered. */
   readonly #running = new Map<string, AbortController>();
 
   constructor(socket: WebSocket, options: SocketClientOptions) {
     this.#options = options;
+    this.#socket = socket;
     this.#writer = new SocketWriter(socket);
     socket.on("message", (data: Buffer, isBinary: boolean) => this.#take(data, isBinary));
     socket.once("close", () => {
@@ -69,17 +73,22 @@ export class SocketClient {
     }
   }
 
-  /** Refusals have their place in the queue of messages, and nobody waits for them. */
+  /** Refusals have their place in the queue of messages. A client that takes none is not read, or they would pile up. */
   #refuse(id: string | undefined, error: ShellError): void {
     const { status, body } = errorAnswer(error, this.#options.log);
     const { code, message, context } = body;
-    void this.#writer.send({
+    const sent = this.#writer.send({
       type: "error",
       ...(id !== undefined && { id }),
       code,
       message,
       status,
       context,
+    });
+    const { maxSocketRequests } = this.#options.config;
+    if (++this.#refusals === maxSocketRequests) this.#socket.pause();
+    void sent.then(() => {
+      if (this.#refusals-- === maxSocketRequests) this.#socket.resume();
     });
   }
 

@@ -28,6 +28,7 @@ export function socketUpgrade({ routes, ...options }: SocketUpgradeOptions): {
     clientTracking: false,
     maxPayload: config.maxBody,
     perMessageDeflate: false,
+    autoPong: false,
   });
 
   const accept: UpgradeHandler = ({ target, log }, { message, socket, head }) => {
@@ -38,6 +39,10 @@ export function socketUpgrade({ routes, ...options }: SocketUpgradeOptions): {
     server.handleUpgrade(message, socket, head, (webSocket) => {
       // Broken frames and lost connections: the socket closes, and that is handled.
       webSocket.on("error", () => undefined);
+      // Pongs for a client that takes nothing would pile up.
+      webSocket.on("ping", (data) => {
+        if (webSocket.bufferedAmount < MAX_UNTAKEN_BYTES) webSocket.pong(data);
+      });
       const cut = (): void => webSocket.terminate();
       sandbox.ended.addEventListener("abort", cut, { once: true });
       webSocket.once("close", () => sandbox.ended.removeEventListener("abort", cut));
@@ -54,6 +59,8 @@ export function socketUpgrade({ routes, ...options }: SocketUpgradeOptions): {
     },
   };
 }
+
+const MAX_UNTAKEN_BYTES = 64 * 1024;
 
 /** Cuts a connection whose client says nothing for a whole interval: no message, and no pong. */
 function pingUntilClosed(
