@@ -33,7 +33,10 @@ const OWN_VARIABLES =
 
 /**
  * Script that makes a plain bash a session's shell. The bash is started in the sandbox's root directory: where sandboxes
- * are directories of the host, that is the prefix of a client's paths. @param abortNonce nonce of the state that SIGUSR1 asks for. */
+ * are directories of the host, that is the prefix of a client's paths. Processes that say the state after SIGUSR1 ignore
+ * the signal that ends the command, which is sent meanwhile. A state without its NUL is incomplete, and not used.
+ * @param abortNonce nonce of the state that SIGUSR1 asks for.
+ */
 export function driverScript(abortNonce: string): string {
   return `exec 11>&1 12>&2 >/dev/null 2>&1
 readonly __coppice_root=\${PWD%/}
@@ -90,11 +93,10 @@ __coppice_state() {
     done < <(builtin declare -F)
     builtin alias -p
     builtin printf '%s\\n' "$__coppice_options"
-  ) >&11
-  builtin printf '\\0' >&11
+  ) >&11 && builtin printf '\\0' >&11
 }
 __coppice_snapshot() { __coppice_state "$1" "$(builtin set +o)"; builtin read -r -d '' __coppice_name; builtin unset -v __coppice_name; }
-__coppice_abort() { builtin trap - USR1; __coppice_state "$1" "$(builtin set +o)"; builtin exit 0; }
+__coppice_abort() { builtin trap '' HUP INT QUIT TERM USR1; __coppice_state "$1" "$(builtin set +o)"; builtin exit 0; }
 builtin readonly -f __coppice_begin __coppice_end __coppice_state __coppice_snapshot __coppice_abort
 builtin trap '__coppice_abort ${abortNonce}' USR1
 `;

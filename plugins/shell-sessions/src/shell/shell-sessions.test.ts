@@ -26,7 +26,7 @@ describe("sessions of shells", { timeout: 180_000 }, () => {
       setup(_, services) {
         ({ commands } = services);
         const config = shellSessionsConfig.parse({
-          killGrace: "500ms",
+          killGrace: "2s",
           maxOutput: "1MiB",
           workdir: "/nowhere/at/all",
         });
@@ -192,6 +192,15 @@ describe("sessions of shells", { timeout: 180_000 }, () => {
       );
     });
   }
+
+  it("a time-out keeps all of a state that takes longer to say than the command's processes take to end", async () => {
+    const session = fresh();
+    await outputOf(session, 'for n in {1..5000}; do declare "v$n=$n"; done; zz=last; f() { echo f; }');
+    await assert.rejects(session.exec({ command: "while :; do :; done", timeoutMs: 100 }), {
+      code: "COMMAND_EXECUTION_ERROR",
+    });
+    assert.equal(await outputOf(session, "echo $v5000 $zz; f"), "5000 last\nf\n");
+  });
 
   it("a shell that does not come back after a time-out is ended, and the next call is told", async () => {
     const session = fresh();
