@@ -34,3 +34,16 @@ it("marks are found in whatever pieces the output comes, and what only looks lik
     assert.deepEqual(marks, ["4:B", `${output.length - 4}:E0\u001f/tmp`]);
   }
 });
+
+it("a flood of bytes that might begin a mark is told from one without asking for each", () => {
+  let asked = 0;
+  const marked = new MarkedOutput({
+    isKnown: () => asked++ < 0,
+    onOutput: () => undefined,
+    onMark: () => assert.fail("there is no mark"),
+    maxContents: 100,
+  });
+  for (const unit of ["\u001e", "\u001e0", `\u001e${"0".repeat(31)}`, "\u001ex"])
+    marked.feed(Buffer.from(unit.repeat(10_000)));
+  assert.equal(asked, 0);
+});

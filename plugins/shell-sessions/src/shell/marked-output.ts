@@ -49,12 +49,13 @@ export class MarkedOutput {
 
   /** @returns the bytes behind the next mark's head. */
   #output(bytes: Buffer): Buffer {
-    for (let at = bytes.indexOf(MARK_BYTE); at >= 0; at = bytes.indexOf(MARK_BYTE, at + 1)) {
+    for (let at = bytes.indexOf(MARK_BYTE); at >= 0; at = markByteAt(bytes, at + 1)) {
+      const digits = digitsAt(bytes, at + 1);
+      // Before any text is made: a command can write as many of these bytes as it likes.
+      if (digits < NONCE_LENGTH && at + 1 + digits < bytes.length) continue;
       const isWhole = bytes.length - at >= HEAD_LENGTH;
       const nonce = bytes.toString("latin1", at + 1, at + 1 + NONCE_LENGTH);
       if (isWhole && !this.#options.isKnown(nonce)) continue;
-      // A byte that begins no mark is passed on with the next ones.
-      if (!isWhole && !/^[0-9a-f]*$/.test(nonce)) continue;
       if (at > 0) this.#options.onOutput(bytes.subarray(0, at));
       if (!isWhole) {
         this.#held = bytes.subarray(at);
@@ -82,4 +83,20 @@ export class MarkedOutput {
     this.#options.onMark({ nonce: open.nonce, kind: open.kind, contents: Buffer.concat(open.parts) });
     return bytes.subarray(end + 1);
   }
+}
+
+/** Count of the hexadecimal digits at a place, at most those of a nonce. */
+function digitsAt(bytes: Buffer, start: number): number {
+  let count = 0;
+  for (; count < NONCE_LENGTH; count++) {
+    const byte = bytes[start + count] ?? 0;
+    const isDigit = (byte >= 0x30 && byte <= 0x39) || (byte >= 0x61 && byte <= 0x66);
+    if (!isDigit) break;
+  }
+  return count;
+}
+
+/** As `indexOf`, whose calls take long beside a flood of these bytes. */
+function markByteAt(bytes: Buffer, start: number): number {
+  return bytes[start] === MARK_BYTE ? start : bytes.indexOf(MARK_BYTE, start);
 }
