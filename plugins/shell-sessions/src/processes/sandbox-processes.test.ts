@@ -118,6 +118,14 @@ describe("processes of sessions", { timeout: 120_000 }, () => {
     assert.equal((await ended("kill")).exitCode, 3);
   });
 
+  it("are killed before their next command", async () => {
+    await processes.start(sessions.get("kill"), { id: "script", command: "echo on; sleep 60; echo off" });
+    while ((await processes.logs("script")).stdout.toString() === "") await delay(20);
+    await processes.kill("script");
+    assert.equal((await ended("script")).exitCode, 143);
+    assert.equal((await processes.logs("script")).stdout.toString(), "on\n");
+  });
+
   it("of all surfaces are listed by tag or id, and stopped at their time-out", async () => {
     await commands.start(sandbox, { path: "sleep", args: ["60"], tag: "elsewhere" });
     await processes.start(sessions.get("list"), { id: "slow", command: "sleep 60", timeoutMs: 200 });

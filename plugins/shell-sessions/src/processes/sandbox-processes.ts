@@ -128,7 +128,9 @@ export class SandboxProcesses {
     }
     const limit = { clock, timeoutMs: config.processGrace };
     for (const signal of ["SIGTERM", "SIGKILL"] as const) {
-      await signalTree(sandbox.runtime, running.pid, signal, limit).catch(ignoreGone);
+      await signalTree(sandbox.runtime, running.pid, signal, { includesRoot: true, ...limit }).catch(
+        ignoreGone,
+      );
       await running.kill(signal, "group").catch(ignoreGone);
       if (await fulfilledWithin(running.ended, limit)) return;
     }

@@ -171,7 +171,11 @@ export class Shell {
     const over = Promise.race([run.ended.promise, this.ended]);
     await this.#signal("SIGUSR1");
     for (const each of [signal, "SIGKILL"] as const) {
-      await signalTree(runtime, this.pid, each, { clock, timeoutMs: killGraceMs }).catch(ignoreGone);
+      await signalTree(runtime, this.pid, each, {
+        includesRoot: false,
+        clock,
+        timeoutMs: killGraceMs,
+      }).catch(ignoreGone);
       if (await fulfilledWithin(over, { clock, timeoutMs: killGraceMs })) return;
     }
     this.close();

@@ -16,7 +16,11 @@ it("a helper that hangs, as one that the sandbox has put in its place, is ended"
     kill: async (...how) => void kills.push(how),
   };
   const runtime: Partial<Sandbox> = { spawn: async () => helper as Process };
-  const signalled = signalTree(runtime as Sandbox, 7, "SIGTERM", { clock, timeoutMs: 1_000 });
+  const signalled = signalTree(runtime as Sandbox, 7, "SIGTERM", {
+    includesRoot: true,
+    clock,
+    timeoutMs: 1_000,
+  });
   await new Promise(setImmediate);
   await clock.advance(1_000);
   await signalled;

@@ -2,6 +2,8 @@ import { type Clock, fulfilledWithin } from "@coppice/core";
 import type { Sandbox, Signal } from "@coppice/core/backend";
 
 export interface SignalTreeOptions {
+  /** The process is signalled, too, and before the others: a script would go on with its next command. */
+  readonly includesRoot: boolean;
   readonly clock: Clock;
   /** Time for the helper, which is a program of the sandbox's: it may hang. */
   readonly timeoutMs: number;
@@ -9,7 +11,7 @@ export interface SignalTreeOptions {
 
 /** Prints the processes as pairs of pid and parent: from /proc where it is Linux's, else by ps(1). */
 const SCRIPT = `
-name=$1 root=$2
+name=$1 root=$2 including=$3
 pairs() {
   if [ -r /proc/self/stat ]; then
     for stat in /proc/[0-9]*/stat; do
@@ -34,18 +36,19 @@ $list
 END
 done
 for pid in $found; do
-  [ "$pid" = "$root" ] || [ "$pid" = "$$" ] || kill -s "$name" "$pid" 2>/dev/null
+  [ "$pid" = "$root" ] && [ "$including" != yes ] && continue
+  [ "$pid" = "$$" ] || kill -s "$name" "$pid" 2>/dev/null
 done
 exit 0`;
 
-/** Signals all that descend from a process of a sandbox, whatever process groups they have made. */
+/** Signals what descends from a process of a sandbox, whatever process groups they have made. */
 export async function signalTree(
   runtime: Sandbox,
   pid: number,
   signal: Signal,
-  limit: SignalTreeOptions,
+  { includesRoot, ...limit }: SignalTreeOptions,
 ): Promise<void> {
-  const args = ["-c", SCRIPT, "sh", signal.slice(3), String(pid)];
+  const args = ["-c", SCRIPT, "sh", signal.slice(3), String(pid), includesRoot ? "yes" : "no"];
   const env = { PATH: "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" };
   const helper = await runtime.spawn({ path: "/bin/sh", args, env, cwd: "/", input: "none" });
   const ended = (async () => {
