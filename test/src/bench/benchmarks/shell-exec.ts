@@ -28,11 +28,11 @@ export const shellExec: Benchmark = async (_server, { backend, largeBytes }) => 
     );
     if (body.length < leastBytes) throw new Error(`an answer of ${body.length} bytes`);
   };
-  const execute = async (command: string, leastBytes = 0): Promise<void> => {
+  const execute = async (command: string, leastBytes = 0, path = "/api/execute"): Promise<void> => {
     const { body } = await server.request(
       {
         method: "POST",
-        path: "/api/execute",
+        path,
         headers: { ...sandbox.headers(3000), "content-type": "application/json" },
         body: JSON.stringify({ command, sessionId: "bench" }),
       },
@@ -57,7 +57,10 @@ export const shellExec: Benchmark = async (_server, { backend, largeBytes }) => 
       {
         title: `shell-exec: ${Math.round(bytes / 2 ** 20)} MiB of a command's output`,
         floor: large("process.Process/Start as JSON", () => start("/bin/sh", ["-c", script], bytes)),
-        contenders: [large("POST /api/execute, in a session", () => execute(script, bytes))],
+        contenders: [
+          large("POST /api/execute, in a session", () => execute(script, bytes)),
+          large("POST /api/execute/stream", () => execute(script, bytes, "/api/execute/stream")),
+        ],
       },
     ],
     close: () => server[Symbol.asyncDispose](),
