@@ -144,7 +144,7 @@ it("a large error keeps the beginnings of its texts, wherever they are cut", asy
       assert.equal(made.name, "E");
       for (const [told, whole] of [
         [made.value, error.evalue],
-        [made.traceback, error.traceback.join("")],
+        [made.traceback.join(""), error.traceback.join("")],
       ] as const) {
         const [, beginning, marker] = /^([^]*?)(\n\[truncated: \d+ more bytes\])?$/.exec(told) ?? [];
         assert.ok(beginning !== undefined && whole.startsWith(beginning.replace(/\ufffd$/, "")), told);

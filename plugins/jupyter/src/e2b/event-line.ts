@@ -60,7 +60,7 @@ function* piecesOf(event: ExecutionEvent): Generator<Buffer> {
     case "error":
       yield Buffer.from(
         `{"type": "error", "name": ${asciiJson(event.name)}, "value": ${asciiJson(event.value)}, ` +
-          `"traceback": ${asciiJson(event.traceback)}}\n`,
+          `"traceback": ${asciiJson(event.traceback.join(""))}}\n`,
       );
   }
 }

@@ -19,7 +19,13 @@ export type ExecutionEvent =
       /** True for the value of the cell's last expression, false for a display. */
       readonly isMainResult: boolean;
     }
-  | { readonly type: "error"; readonly name: string; readonly value: string; readonly traceback: string };
+  | {
+      readonly type: "error";
+      readonly name: string;
+      readonly value: string;
+      /** Its parts, as the kernel has them: an interface decides how they are put together. */
+      readonly traceback: readonly string[];
+    };
 
 export type ErrorEvent = Extract<ExecutionEvent, { type: "error" }>;
 
@@ -62,26 +68,25 @@ export async function errorIn(content: Buffer, maxErrorBytes: number): Promise<E
   const mostBytes = maxErrorBytes >> 1;
   return {
     type: "error",
-    name: errorText(fields.get("ename"), mostBytes) ?? "Error",
-    value: errorText(fields.get("evalue"), mostBytes) ?? "",
-    traceback: errorText(fields.get("traceback"), mostBytes) ?? "",
+    name: textParts(fields.get("ename"), mostBytes)?.join("") ?? "Error",
+    value: textParts(fields.get("evalue"), mostBytes)?.join("") ?? "",
+    traceback: textParts(fields.get("traceback"), mostBytes) ?? [],
   };
 }
 
-function errorText(json: Buffer | undefined, mostBytes: number): string | undefined {
+function textParts(json: Buffer | undefined, mostBytes: number): readonly string[] | undefined {
   if (json === undefined) return undefined;
   const value = beginningOf(json, mostBytes);
-  let text: string;
-  if (typeof value === "string") text = value;
-  else if (Array.isArray(value)) text = value.filter((frame) => typeof frame === "string").join("");
-  else return undefined;
+  if (typeof value !== "string" && !Array.isArray(value)) return undefined;
+  const texts = [value].flat().filter((part) => typeof part === "string");
   const leftBytes = json.length - mostBytes;
-  return (leftBytes > 0 ? `${text}\n[truncated: ${leftBytes} more bytes]` : text).toWellFormed();
+  const note = leftBytes > 0 ? [`\n[truncated: ${leftBytes} more bytes]`] : [];
+  return [...texts.map((text) => text.toWellFormed()), ...note];
 }
 
 /** An error from the server itself, in the words of E2B's server. */
 export function syntheticError(name: string, value: string): ErrorEvent {
-  return { type: "error", name, value, traceback: "" };
+  return { type: "error", name, value, traceback: [] };
 }
 
 /** A text event from the server itself. */

@@ -50,8 +50,8 @@ export async function* executionEvents(execution: Execution): AsyncGenerator<Eve
 
 function clientEvent(each: Exclude<ExecutionEvent, { readonly type: "number_of_executions" }>): Event {
   if (each.type === "error") {
-    const { name, value, traceback } = each;
-    return event("error", { ename: name, evalue: value, traceback: traceback.split("\n") });
+    const { name: ename, value: evalue, traceback } = each;
+    return event("error", { ename, evalue, traceback });
   }
   if (each.type !== "result") return event(each.type, { text: valueOf(each.text) });
   const fields = [...each.data].flatMap(([type, json]) => {
