@@ -175,6 +175,41 @@ onEachBackend(
       assert.equal((await cloud.exec("echo again")).stdout, "again");
     });
 
+    it("code runs in contexts, with output, results and errors", async () => {
+      const context = await cloud.createCodeContext({ language: "python", cwd: "/tmp" });
+      const { logs, results } = await cloud.runCode("kept = 6\nprint('out')\nkept * 7", { context });
+      assert.deepEqual([logs.stdout.join(""), results.map(({ text }) => text)], ["out\n", ["42"]]);
+      assert.equal((await cloud.runCode("kept", { context })).results[0]?.text, "6");
+      const { error } = await cloud.runCode("1/0", { context });
+      assert.equal(error?.name, "ZeroDivisionError");
+      assert.ok((await cloud.listCodeContexts()).some(({ id }) => id === context.id));
+      await cloud.deleteCodeContext(context.id);
+    });
+
+    it("a repository is checked out, and a directory is watched", async () => {
+      const { stdout: source } = await cloud.exec(
+        "git init -q -b main source && cd source && echo text > file && git add file && " +
+          "git -c user.name=a -c user.email=a@b commit -q -m first && pwd",
+        { cwd: "/workspace" },
+      );
+      const { targetDir } = await cloud.gitCheckout(source, { targetDir: "/workspace/clone" });
+      assert.equal((await cloud.readFile(`${targetDir}/file`)).content, "text\n");
+      const leaving = new AbortController();
+      const seen: unknown[] = [];
+      const events = cloudflare.parseSSEStream<{ type: string; eventType?: string; path?: string }>(
+        await cloud.watch("/workspace/clone", { exclude: [".git"] }),
+        leaving.signal,
+      );
+      for await (const { type, eventType, path } of events) {
+        if (type === "watching") await cloud.writeFile("/workspace/clone/new", "");
+        if (type !== "event") continue;
+        seen.push([eventType, path]);
+        break;
+      }
+      leaving.abort();
+      assert.deepEqual(seen, [["create", "/workspace/clone/new"]]);
+    });
+
     it("files are written, read, listed, moved and deleted", async () => {
       await cloud.mkdir("/workspace/deep/er", { recursive: true });
       await cloud.writeFile("/workspace/deep/er/a.txt", "ä\n");
