@@ -31,6 +31,7 @@ const WANTED = [
   { packages: ["procps"], isThere: () => isInstalled("/usr/bin/ps", "/usr/bin/pgrep") },
   { packages: ["python3-venv"], isThere: () => outputOf(DEBIAN_PYTHON, ["-c", "import ensurepip"]) === "" },
   { packages: ["curl"], isThere: () => isInstalled("/usr/bin/curl") },
+  { packages: ["git"], isThere: () => isInstalled("/usr/bin/git") },
   { packages: ["xz-utils"], isThere: () => isInstalled("/usr/bin/xz") },
   { packages: ["uidmap"], isThere: () => isInstalled("/usr/bin/newuidmap", "/usr/bin/newgidmap") },
   { packages: ["iproute2", "nftables"], isThere: () => isInstalled("/usr/bin/ip", "/usr/sbin/nft") },

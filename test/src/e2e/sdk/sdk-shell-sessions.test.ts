@@ -1,4 +1,5 @@
 import assert from "node:assert/strict";
+import { existsSync } from "node:fs";
 import { before, it } from "node:test";
 import type { Process, Sandbox } from "@cloudflare/sandbox";
 import { cloudflare, openCloudflareSandbox } from "../../harness/clients/cloudflare-client.js";
@@ -8,6 +9,7 @@ import { onEachBackend } from "../../harness/server/on-each-backend.js";
 /** Streams of the project's goal: COPPICE_ROUNDS=10000. */
 const STREAMS = Number(process.env["COPPICE_ROUNDS"] ?? 300);
 const AT_ONCE = 16;
+const withoutGit = existsSync("/usr/bin/git") ? false : "it needs git";
 
 type Level = "the class Sandbox" | "SandboxClient alone";
 
@@ -186,7 +188,7 @@ onEachBackend(
       await cloud.deleteCodeContext(context.id);
     });
 
-    it("a repository is checked out, and a directory is watched", async () => {
+    it("a repository is checked out, and a directory is watched", { skip: withoutGit }, async () => {
       const { stdout: source } = await cloud.exec(
         "git init -q -b main source && cd source && echo text > file && git add file && " +
           "git -c user.name=a -c user.email=a@b commit -q -m first && pwd",
