@@ -2,7 +2,7 @@ import { type Clock, type LiveSandbox, probePort, sleep, within } from "@coppice
 import { z } from "zod";
 import { ShellError } from "../shell/shell-error.js";
 import type { ShellSessionsConfig } from "../shell-sessions-config.js";
-import { event, inputOf, type ShellRequest, type ShellRoute } from "../wire/route.js";
+import { errorEvent, event, inputOf, type ShellRequest, type ShellRoute } from "../wire/route.js";
 
 const MIN_INTERVAL_MS = 100;
 const MAX_INTERVAL_MS = 10_000;
@@ -88,8 +88,7 @@ async function* portEvents(
     }
     await sleep(clock, intervalMs, until).catch(() => undefined);
   }
-  if (!signal.aborted)
-    yield event("error", { port, error: "The sandbox has ended", data: "The sandbox has ended" });
+  if (!signal.aborted) yield { ...errorEvent("The sandbox has ended"), port };
 }
 
 type Probe = Pick<

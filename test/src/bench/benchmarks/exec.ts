@@ -1,6 +1,7 @@
-import { packFrame, unpackFrames } from "../../harness/clients/connect-frames.js";
+import { unpackFrames } from "../../harness/clients/connect-frames.js";
 import type { Benchmark, Contender } from "../kit/benchmark.js";
 import { spawnToEnd } from "../kit/spawn-to-end.js";
+import { startOverConnect } from "../kit/start-over-connect.js";
 
 const AT_ONCE = 8;
 const LOOPS = 100;
@@ -9,21 +10,8 @@ const LOOP = `i=0; while [ $i -lt ${LOOPS} ]; do /bin/sh -c 'exec true'; i=$((i+
 /** One command, from the request to its exit code, over a kept connection. */
 export const exec: Benchmark = async (server) => {
   const sandbox = await server.createSandbox();
-  const frame = packFrame(JSON.stringify({ process: { cmd: "true" }, stdin: false }));
   const overConnect = async (): Promise<void> => {
-    const answer = await server.request(
-      {
-        method: "POST",
-        path: "/process.Process/Start",
-        headers: {
-          ...sandbox.headers(49983),
-          "content-type": "application/connect+json",
-          "connect-protocol-version": "1",
-        },
-        body: frame,
-      },
-      200,
-    );
+    const answer = await startOverConnect(server, sandbox, { cmd: "true" });
     if (unpackFrames(answer.body).length < 3) throw new Error(`the command did not run: ${answer.text}`);
   };
   const overNdjson = (): Promise<void> => server.run(sandbox, "true");

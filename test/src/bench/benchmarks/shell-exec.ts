@@ -1,6 +1,6 @@
-import { packFrame } from "../../harness/clients/connect-frames.js";
 import { BenchedServer } from "../kit/benched-server.js";
 import type { Benchmark, Contender } from "../kit/benchmark.js";
+import { startOverConnect } from "../kit/start-over-connect.js";
 
 /** Size of the output, unless the benchmark's limit is smaller. */
 const MOST_BYTES = 100 * 2 ** 20;
@@ -13,19 +13,7 @@ export const shellExec: Benchmark = async (_server, { backend, largeBytes }) => 
   });
   const sandbox = await server.createSandbox();
   const start = async (cmd: string, args: readonly string[], leastBytes = 0): Promise<void> => {
-    const { body } = await server.request(
-      {
-        method: "POST",
-        path: "/process.Process/Start",
-        headers: {
-          ...sandbox.headers(49983),
-          "content-type": "application/connect+json",
-          "connect-protocol-version": "1",
-        },
-        body: packFrame(JSON.stringify({ process: { cmd, args }, stdin: false })),
-      },
-      200,
-    );
+    const { body } = await startOverConnect(server, sandbox, { cmd, args });
     if (body.length < leastBytes) throw new Error(`an answer of ${body.length} bytes`);
   };
   const execute = async (command: string, leastBytes = 0, path = "/api/execute"): Promise<void> => {

@@ -1,6 +1,6 @@
-import { packFrame } from "../../harness/clients/connect-frames.js";
 import { BenchedServer } from "../kit/benched-server.js";
 import type { Benchmark } from "../kit/benchmark.js";
+import { startOverConnect } from "../kit/start-over-connect.js";
 import { V1_SETTINGS, V1Client } from "../kit/v1-client.js";
 
 /** A durable command, from its POST to the end of its followed log. */
@@ -8,14 +8,8 @@ export const v1Command: Benchmark = async (_server, { backend }) => {
   const server = await BenchedServer.start(backend, { settings: V1_SETTINGS });
   const sandbox = await server.createSandbox();
   const client = new V1Client(server, sandbox);
-  const body = packFrame(JSON.stringify({ process: { cmd: "true" }, stdin: false }));
-  const headers = {
-    ...sandbox.headers(49983),
-    "content-type": "application/connect+json",
-    "connect-protocol-version": "1",
-  };
   const overConnect = async (): Promise<void> => {
-    await server.request({ method: "POST", path: "/process.Process/Start", headers, body }, 200);
+    await startOverConnect(server, sandbox, { cmd: "true" });
   };
   const overV1 = async (): Promise<void> => client.follow(await client.start(["true"]));
   return {

@@ -1,0 +1,26 @@
+import { packFrame } from "../../harness/clients/connect-frames.js";
+import type { Answer } from "../../harness/clients/exchange.js";
+import type { BenchedSandbox, BenchedServer } from "./benched-server.js";
+
+const ENVD_PORT = 49_983;
+
+/** Starts a program by `process.Process/Start` as JSON, as the SDKs do. @returns its answer, when it has ended. */
+export function startOverConnect(
+  server: BenchedServer,
+  sandbox: BenchedSandbox,
+  process: { readonly cmd: string; readonly args?: readonly string[] },
+): Promise<Answer> {
+  return server.request(
+    {
+      method: "POST",
+      path: "/process.Process/Start",
+      headers: {
+        ...sandbox.headers(ENVD_PORT),
+        "content-type": "application/connect+json",
+        "connect-protocol-version": "1",
+      },
+      body: packFrame(JSON.stringify({ process, stdin: false })),
+    },
+    200,
+  );
+}
