@@ -25,18 +25,12 @@ give_up() {
   exit 0
 }
 
-# Debian's mirror, as this host's sources name it.
-debian_sources() {
-  # shellcheck disable=SC2016 # apt fills them in
-  apt-get indextargets --format 'deb $(REPO_URI) $(RELEASE) $(COMPONENT)' 'Created-By: Packages' 'Origin: Debian' |
-    grep ' bookworm' || true
-}
-
 # Debian with Node and npm, and nothing more.
 make_debian() {
   say "installing Debian 12 with $PACKAGES …"
   rm -f "$CACHE"/debian-*.tar
-  debian_sources >"$CACHE/sources.list"
+  # On another system there are none, and mmdebstrap uses its own.
+  "$tree/scripts/toolchain/debian-sources.sh" | grep ' bookworm' >"$CACHE/sources.list" || true
   local from=()
   [ ! -s "$CACHE/sources.list" ] || from=("$CACHE/sources.list")
   mmdebstrap --quiet --variant=minbase --include="$PACKAGES" bookworm "$CACHE/unfinished.tar" "${from[@]}"

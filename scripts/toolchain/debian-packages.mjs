@@ -45,6 +45,7 @@ const WANTED = [
     packages: ["qemu-system-x86", "qemu-utils", "e2fsprogs"],
     isThere: () => isInstalled("/usr/bin/qemu-system-x86_64", "/usr/bin/qemu-img", "/usr/sbin/mke2fs"),
   },
+  { packages: ["mmdebstrap"], isThere: () => isInstalled("/usr/bin/mmdebstrap") },
   { packages: ["signify-openbsd"], isThere: () => isInstalled("/usr/bin/signify-openbsd") },
   { packages: ["chromium"], isThere: () => isInstalled("/usr/bin/chromium") },
   { packages: ["python3-jupyter-kernel-test", "python3-jupyter-server"], isThere: canTestKernels },

@@ -1,11 +1,11 @@
 import { existsSync } from "node:fs";
 import { mkdir, rename, rm } from "node:fs/promises";
-import { join } from "node:path";
+import { basename, join } from "node:path";
 import { canInstallDebianPackages } from "./apt.mjs";
 import { ROOT, TOOLCHAIN } from "./project.mjs";
 import { FailedStep, runStep, runStepAgain, told } from "./step.mjs";
 
-const FOLDER = join(TOOLCHAIN, "test-guest");
+const FOLDER = join(TOOLCHAIN, "debian-guest");
 const MAKE = join(ROOT, "test", "freebsd", "make-guest.sh");
 
 async function makeGuest() {
@@ -24,14 +24,18 @@ async function makeGuest() {
   }
 }
 
+const isUsedBy = (path) => path.replace(/\/$/, "") === "test" || basename(path) === "vm.test.ts";
+
 /**
- * A Linux guest for QEMU, for tests alone. Made anew when its folder is removed.
+ * A Debian for QEMU, for one test alone. Made anew when its folder is removed.
+ * @param paths the tests to run: all where there are none.
  * @returns the environment variable with its path.
  */
-export async function testGuest() {
+export async function testGuest(paths) {
+  if (paths.length > 0 && !paths.some(isUsedBy)) return {};
   if (process.arch !== "x64" || !canInstallDebianPackages()) return {};
-  if (!existsSync(FOLDER)) await told("Fetching Debian's kernel for tests in QEMU", makeGuest);
+  if (!existsSync(FOLDER)) await told("Making a Debian for tests in QEMU", makeGuest);
   if (existsSync(FOLDER)) return { COPPICE_TEST_GUEST: FOLDER };
-  if (process.env.CI) throw new FailedStep("Debian's kernel could not be fetched");
+  if (process.env.CI) throw new FailedStep("a Debian for tests in QEMU could not be made");
   return {};
 }

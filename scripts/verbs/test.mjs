@@ -81,14 +81,14 @@ async function runTests(toolchain, globs) {
 }
 
 /** Fetches the tools that only tests use. @returns environment variables with their paths. */
-async function fetchForTests() {
-  return { ...(await ensureTestPackages()), ...(await testGuest()), ...(await testVenvs()) };
+async function fetchForTests(paths) {
+  return { ...(await ensureTestPackages()), ...(await testGuest(paths)), ...(await testVenvs()) };
 }
 
 /** Builds from nothing, lints, and runs all tests, or those of the named workspaces or files. */
 export async function run(paths) {
   const toolchain = await prepare();
-  const fetched = fetchForTests();
+  const fetched = fetchForTests(paths);
   // Handled below: until then a failure of the build comes first.
   fetched.catch(() => undefined);
   await cleanBuild();
