@@ -142,11 +142,7 @@ export class ShellSession implements Session {
 
   async #exec(shell: Shell, { command, cwd, env, timeoutMs }: ExecCommand): Promise<ExecResult> {
     const { sandbox, commands, config, open } = this.#options;
-    let killedBy: Signal | undefined;
-    const tracked = new TrackedProcess(shell.pid, (signal) => {
-      killedBy = signal;
-      return shell.interrupt(signal);
-    });
+    const tracked = new TrackedProcess(shell);
     const args = ["-c", command.slice(0, SHOWN_LENGTH)];
     commands.track(sandbox, { path: "bash", args, cwd: this.#cwd, input: "none" }, tracked);
     const collector = new OutputCollector(config.maxOutput);
@@ -161,7 +157,7 @@ export class ShellSession implements Session {
         return tracked.push(output);
       },
     });
-    const exit = endedBy(end, killedBy);
+    const exit = endedBy(end, tracked.killedBy);
     tracked.end(exit);
     if (end.status === undefined) this.#noteEnd(end);
     else this.#cwd = end.cwd;

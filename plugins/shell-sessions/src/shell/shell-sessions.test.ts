@@ -1,6 +1,8 @@
 import assert from "node:assert/strict";
 import { after, before, describe, it } from "node:test";
 import { setTimeout as delay } from "node:timers/promises";
+import { setFlagsFromString } from "node:v8";
+import { runInNewContext } from "node:vm";
 import { Clock, definePlugin, type LiveSandbox } from "@coppice/core";
 import { startTestServer, type TestServer } from "@coppice/core/testing";
 import commandsPlugin, { Commands } from "@coppice/plugin-commands";
@@ -86,6 +88,23 @@ describe("sessions of shells", { timeout: 180_000 }, () => {
     assert.equal(large.stdout.length, 1024 * 1024);
     assert.equal(large.stderr.toString(), "more\n");
     assert.equal(large.truncated, true);
+  });
+
+  it("nothing keeps the output of commands that have ended", async () => {
+    setFlagsFromString("--expose-gc");
+    const collectGarbage = runInNewContext("gc") as () => void;
+    const session = fresh();
+    const kept = async (): Promise<number> => {
+      // The log and the subscribers of the last commands let go of theirs a moment later.
+      await delay(500);
+      collectGarbage();
+      return process.memoryUsage().arrayBuffers;
+    };
+    await session.exec({ command: "head -c 1000000 /dev/zero" });
+    const before = await kept();
+    for (let round = 0; round < 24; round++) await session.exec({ command: "head -c 1000000 /dev/zero" });
+    const grownMiB = ((await kept()) - before) / 2 ** 20;
+    assert.ok(grownMiB < 8, `24 commands of 1 MB each left ${grownMiB.toFixed()} MiB`);
   });
 
   it("variables and the directory of one command are taken back after it", async () => {

@@ -53,7 +53,10 @@ interface Run {
   /** Status and directory, as the mark on stdout has them. */
   contents: string | undefined;
   readonly hasBegun: PromiseWithResolvers<void>;
-  readonly ended: PromiseWithResolvers<{ readonly status: number; readonly cwd: string }>;
+  /** With its status and directory, or with the exit of the shell. */
+  readonly ended: PromiseWithResolvers<
+    { readonly status: number; readonly cwd: string } | { readonly exit: Exit }
+  >;
 }
 
 /** A bash that stays, and evaluates commands one after the other. The caller runs one at a time. */
@@ -63,13 +66,13 @@ export class Shell {
   readonly #abortNonce = newNonce();
   readonly #streams: Readonly<Record<Stream, MarkedOutput>>;
   #run: Run | undefined;
-  #state: { readonly nonce: string; readonly told: PromiseWithResolvers<Buffer> } | undefined;
+  #state: { readonly nonce: string; readonly told: PromiseWithResolvers<Buffer | undefined> } | undefined;
   #lastState: Buffer | undefined;
   /** Output that is being taken. */
   #taken: Promise<void>[] = [];
   /** The exit of the shell, when its output was read. */
   readonly ended: Promise<Exit>;
-  #hasEnded = false;
+  #exit: Exit | undefined;
 
   private constructor(process: Process, options: ShellOptions) {
     this.#options = options;
@@ -78,7 +81,10 @@ export class Shell {
     const read = this.#read();
     this.ended = process.exit.then(async (exit) => {
       await fulfilledWithin(read, { clock: options.clock, timeoutMs: LAST_OUTPUT_MS });
-      this.#hasEnded = true;
+      this.#exit = exit;
+      // Not by a race with `ended`, which lives longer: its reactions would hold the output of every command.
+      this.#run?.ended.resolve({ exit });
+      this.#state?.told.resolve(undefined);
       return exit;
     });
   }
@@ -106,7 +112,7 @@ export class Shell {
   }
 
   get hasEnded(): boolean {
-    return this.#hasEnded;
+    return this.#exit !== undefined;
   }
 
   /** Evaluates a command. Ends the shell when it does not take it, or does not come back after its time-out. */
@@ -122,12 +128,12 @@ export class Shell {
       ended: Promise.withResolvers(),
     };
     this.#run = run;
+    if (this.#exit !== undefined) run.ended.resolve({ exit: this.#exit });
     let isOverdue = false;
     const cancels: (() => void)[] = [clock.after(shellTimeoutMs, () => this.close())];
     const cancel = (): void => {
       for (const undo of cancels.splice(0)) undo();
     };
-    const ended = this.ended.then((exit) => ({ exit }));
     void run.hasBegun.promise.then(() => {
       cancel();
       if (timeoutMs === undefined) return;
@@ -138,7 +144,7 @@ export class Shell {
       cancels.push(clock.after(timeoutMs, expire));
     });
     this.#write(commandInput({ nonce: run.nonce, ...command }));
-    const end = await Promise.race([run.ended.promise, ended]);
+    const end = await run.ended.promise;
     cancel();
     this.#run = undefined;
     return "exit" in end
@@ -150,11 +156,12 @@ export class Shell {
   async state(): Promise<Buffer | undefined> {
     const { clock, shellTimeoutMs } = this.#options;
     const nonce = newNonce();
-    const told = Promise.withResolvers<Buffer>();
+    const told = Promise.withResolvers<Buffer | undefined>();
     this.#state = { nonce, told };
+    if (this.#exit !== undefined) told.resolve(undefined);
     const cancel = clock.after(shellTimeoutMs, () => this.close());
     this.#write(stateInput(nonce));
-    const state = await Promise.race([told.promise, this.ended.then(() => undefined)]);
+    const state = await told.promise;
     cancel();
     this.#state = undefined;
     return state;
@@ -167,8 +174,7 @@ export class Shell {
   async interrupt(signal: Signal): Promise<void> {
     const { runtime, clock, killGraceMs } = this.#options;
     const run = this.#run;
-    if (run === undefined || this.#hasEnded) return;
-    const over = Promise.race([run.ended.promise, this.ended]);
+    if (run === undefined || this.hasEnded) return;
     await this.#signal("SIGUSR1");
     for (const each of [signal, "SIGKILL"] as const) {
       await signalTree(runtime, this.pid, each, {
@@ -176,7 +182,7 @@ export class Shell {
         clock,
         timeoutMs: killGraceMs,
       }).catch(ignoreGone);
-      if (await fulfilledWithin(over, { clock, timeoutMs: killGraceMs })) return;
+      if (await fulfilledWithin(run.ended.promise, { clock, timeoutMs: killGraceMs })) return;
     }
     this.close();
   }

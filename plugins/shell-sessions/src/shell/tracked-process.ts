@@ -1,8 +1,11 @@
 import { SandboxError } from "@coppice/core";
 import type { Exit, Output, Process, Signal } from "@coppice/core/backend";
+import type { Shell } from "./shell.js";
 
 /** Bytes that wait for a reader before `push` waits. */
 const BUFFER_BYTES = 256 * 1024;
+
+type TrackingShell = Pick<Shell, "pid" | "interrupt">;
 
 /** A command that a shell runs, as a process of the command table. */
 export class TrackedProcess implements Process {
@@ -10,25 +13,26 @@ export class TrackedProcess implements Process {
   readonly output: AsyncIterable<Output>;
   readonly exit: Promise<Exit>;
   readonly #exit = Promise.withResolvers<Exit>();
-  readonly #send: (signal: Signal) => Promise<void>;
+  /** Until the end: the table of commands keeps ended ones. */
+  #shell: TrackingShell | undefined;
   readonly #queue: Output[] = [];
   #queuedBytes = 0;
-  #isEnded = false;
   /** Nobody reads any more: the rest is dropped. */
   #isLeft = false;
   #changed = Promise.withResolvers<void>();
+  /** The last signal that was sent to the command. */
+  killedBy: Signal | undefined;
 
-  /** @param send signals what the shell runs. */
-  constructor(pid: number, send: (signal: Signal) => Promise<void>) {
-    this.pid = pid;
-    this.#send = send;
+  constructor(shell: TrackingShell) {
+    this.pid = shell.pid;
+    this.#shell = shell;
     this.exit = this.#exit.promise;
     this.output = this.#read();
   }
 
   /** Resolves when there is room for more. */
   async push(output: Output): Promise<void> {
-    if (this.#isLeft || this.#isEnded) return;
+    if (this.#isLeft || this.#shell === undefined) return;
     this.#queue.push(output);
     this.#queuedBytes += output.data.length;
     this.#change();
@@ -36,7 +40,7 @@ export class TrackedProcess implements Process {
   }
 
   end(exit: Exit): void {
-    this.#isEnded = true;
+    this.#shell = undefined;
     this.#exit.resolve(exit);
     this.#change();
   }
@@ -50,8 +54,11 @@ export class TrackedProcess implements Process {
   }
 
   async kill(signal: Signal): Promise<void> {
-    if (this.#isEnded) throw new SandboxError("process_not_found", "the command has already ended");
-    await this.#send(signal);
+    if (this.#shell === undefined) {
+      throw new SandboxError("process_not_found", "the command has already ended");
+    }
+    this.killedBy = signal;
+    await this.#shell.interrupt(signal);
   }
 
   async resize(): Promise<void> {
@@ -66,7 +73,7 @@ export class TrackedProcess implements Process {
           this.#queuedBytes -= next.data.length;
           this.#change();
           yield next;
-        } else if (this.#isEnded) return;
+        } else if (this.#shell === undefined) return;
         else await this.#changed.promise;
       }
     } finally {
