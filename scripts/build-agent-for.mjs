@@ -2,8 +2,8 @@
 // usage: node scripts/build-agent-for.mjs TARGET FILE
 //
 // TARGET is one of zig's, such as x86_64-freebsd.14.0 or aarch64-freebsd.15.0: zig comes from PyPI, with the headers and
-// libraries of FreeBSD, but no static ones: that program needs the C library of its system, where set-up builds a static
-// one. `stand-ins` is what is for FreeBSD over stand-ins that run here, for tests.
+// libraries of FreeBSD, but no static ones: that program needs the C library of its system, where set-up links a static
+// one by the same flags. `stand-ins` is what is for FreeBSD over stand-ins that run here, for tests.
 import { buildAgentOverStandIns, crossBuildAgent } from "./toolchain/agent.mjs";
 import { FailedStep } from "./toolchain/step.mjs";
 import { ensureZig } from "./toolchain/test-venvs.mjs";
