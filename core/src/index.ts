@@ -44,6 +44,7 @@ export type { ErrorBody, RouterOptions, ServedRoute } from "./http/surfaces/surf
 export * from "./sandbox/model/admissions.js";
 export type { NetworkPolicy } from "./sandbox/contract/egress-rules.js";
 export * from "./sandbox/templates/templates.js";
+export type * from "./sandbox/model/template-build.js";
 export type { HttpProbe, ReadinessProbe, ShellProbe, TcpProbe } from "./sandbox/model/readiness-probe.js";
 export type { LimitsChange } from "./sandbox/model/requested-limits.js";
 export { probePort, type ProbedPort } from "./sandbox/life/probe-port.js";
@@ -52,6 +53,8 @@ export type * from "./sandbox/model/sandbox-event.js";
 export * from "./sandbox/model/sandbox-events.js";
 export { DEFAULT_TENANT } from "./sandbox/model/tenant.js";
 export { WarmUps, type WarmUp } from "./sandbox/warm/warm-ups.js";
+export { Startups, type Startup } from "./sandbox/life/startups.js";
+export { parseTemplateReference, type TemplateReference } from "./sandbox/templates/template-reference.js";
 export type {
   EndReason,
   LiveSandbox,

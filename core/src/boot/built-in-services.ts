@@ -5,6 +5,7 @@ import type { Resolved } from "../plugin/plugin.js";
 import { AddressLeases } from "../sandbox/contract/address-leases.js";
 import { Backends } from "../sandbox/contract/backend.js";
 import { Sandboxes } from "../sandbox/life/sandboxes.js";
+import { Startups } from "../sandbox/life/startups.js";
 import { Admissions } from "../sandbox/model/admissions.js";
 import { SandboxEvents } from "../sandbox/model/sandbox-events.js";
 import { Snapshots } from "../sandbox/model/snapshots.js";
@@ -21,6 +22,7 @@ const TOKENS = {
   backends: Backends,
   leases: AddressLeases,
   warmUps: WarmUps,
+  startups: Startups,
   admissions: Admissions,
   clock: Clock,
   targets: Targets,

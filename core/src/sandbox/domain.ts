@@ -6,8 +6,9 @@ import type { Logger } from "../observe/logger.js";
 import type { AdmissionCheck } from "./model/admissions.js";
 import type { AddressLeases } from "./contract/address-leases.js";
 import { BackendRegistry } from "./backends/backend-registry.js";
-import { configuredTemplates } from "./templates/configured-templates.js";
+import { AddedTemplates } from "./templates/added-templates.js";
 import { chooseBackends, firstOrOnly } from "./backends/choose-backends.js";
+import { AddedStartups } from "./life/startups.js";
 import type { SandboxServices } from "./ledger/sandbox-services.js";
 import { EventRelay } from "./ledger/event-relay.js";
 import type { Ledger } from "./ledger/ledger.js";
@@ -51,18 +52,31 @@ export function createSandboxDomain(options: SandboxDomainOptions) {
   const metrics = sandboxMetrics(options.metrics, (state) => registry.count(state));
   const teardown = new Teardown({ settings, metrics, clock, log });
   const warmUps = new AddedWarmUps();
+  const startups = new AddedStartups();
   const events = new EventRelay({ settings, metrics, ledger, clock, log });
   const pools = warmPools(options.metrics);
+  const templates = new AddedTemplates(settings.templates, (backend) => {
+    const all = backends.all();
+    // Before the choice: the default unless this host cannot run it.
+    const likely = firstOrOnly(
+      [settings.defaultBackend ?? []].flat(),
+      all.map(({ name }) => name),
+    );
+    const name = backend ?? backends.defaultName ?? likely;
+    return all.find((one) => one.name === name)?.defaultLimits;
+  });
   const services: SandboxServices = { settings, backends, ledger, teardown, metrics, events, clock, log };
   const registry = new SandboxRegistry({
     ...services,
     admissions,
     snapshots: { of: (tenant) => snapshots.of(tenant) },
+    templates,
     volumes: { of: (tenant) => volumes.of(tenant), released: (ids) => volumes.released(ids) },
     warmUps,
+    startups,
     pools,
   });
-  const snapshots = new SnapshotRegistry({ ...services, sandboxes: registry });
+  const snapshots = new SnapshotRegistry({ ...services, sandboxes: registry, templates });
   const contents = new VolumeContents(services);
   const volumes = new VolumeRegistry({
     ...services,
@@ -70,18 +84,10 @@ export function createSandboxDomain(options: SandboxDomainOptions) {
     isMounted: (id) => registry.isMounted(id),
   });
   return {
-    templates: configuredTemplates(settings.templates, (backend) => {
-      const all = backends.all();
-      // Before the choice: the default unless this host cannot run it.
-      const likely = firstOrOnly(
-        [settings.defaultBackend ?? []].flat(),
-        all.map(({ name }) => name),
-      );
-      const name = backend ?? backends.defaultName ?? likely;
-      return all.find((one) => one.name === name)?.defaultLimits;
-    }),
+    templates,
     leases: leasesIn(ledger),
     warmUps,
+    startups,
     events,
     sandboxes: registry,
     snapshots,

@@ -11,6 +11,8 @@ export type SandboxId = string;
 export type SnapshotId = string;
 /** `[a-z0-9]+`, chosen by the server. */
 export type VolumeId = string;
+/** `[a-z0-9]+`, chosen by the server. */
+export type ImageId = string;
 
 /**
  * Resource limits of a sandbox. Absent = the backend's default; a backend enforces those that it can, as its docs say.
@@ -36,10 +38,32 @@ export interface VolumeSpec {
   readonly sizeMiB: number;
 }
 
+/** A root file system that the server has brought to a backend, and how a sandbox uses it. */
+export interface SandboxImage {
+  readonly id: ImageId;
+  /** Default account. It exists in the image. */
+  readonly user: string;
+  /** Directory for commands without one, and for relative paths; absent = the home of each user. */
+  readonly workdir?: string | undefined;
+}
+
+/** An image in an OCI image layout. Every byte of its layers is hostile. */
+export interface ImageSource {
+  /** Directory on the host. */
+  readonly layout: string;
+  /** Name of the image in the layout's index. */
+  readonly reference: string;
+  /** Most bytes and entries that it may unpack to. */
+  readonly maxBytes: number;
+  readonly maxEntries: number;
+}
+
 export interface SandboxSpec {
   readonly id: SandboxId;
-  /** Name of a template that the server's configuration lists. */
+  /** Name of a template that the server's configuration lists; with `image`, any name. */
   readonly template: string;
+  /** Root file system in place of that of a configured template; only for a backend with `images`. */
+  readonly image?: SandboxImage | undefined;
   readonly limits: Limits;
   /** False: no route out of the sandbox, except to destinations that `egress` allows. */
   readonly allowInternetAccess: boolean;
@@ -48,7 +72,7 @@ export interface SandboxSpec {
    * enforce rules ignores them and makes sandboxes without `networking`, which the server then does not use.
    */
   readonly egress?: EgressRules | undefined;
-  /** Snapshot whose files the sandbox starts with. It was taken of a sandbox of the same template. */
+  /** Snapshot whose files the sandbox starts with. It was taken of a sandbox of the same template or image. */
   readonly snapshot?: SnapshotId | undefined;
   /** Volumes of this backend, mounted before the first process; only for a backend with `volumes`. */
   readonly mounts?: readonly Mount[] | undefined;
@@ -61,6 +85,8 @@ export interface User {
   /** Absolute path inside the sandbox. */
   readonly home: string;
   readonly shell: string;
+  /** Where its relative paths start, and commands without a directory; absent = its home. */
+  readonly workdir?: string | undefined;
 }
 
 /** Current resource usage of a sandbox. Bytes, unless the name says otherwise. */
@@ -104,6 +130,26 @@ export interface SandboxBackend {
     list(): Promise<readonly SnapshotId[]>;
     /** Removes a snapshot, complete or not. Sandboxes made from it live on. Safe to repeat. */
     remove(id: SnapshotId): Promise<void>;
+  };
+  /**
+   * Root file systems of templates that the server builds, with their files as the guests see them, setuid programs and
+   * owners included. One made by `unpack` has the directories that this backend mounts on.
+   */
+  readonly images?: {
+    /**
+     * Unpacks an image with all its layers: all or nothing. No name in a layer reaches out of the root, and devices are
+     * left out.
+     * @throws SandboxError `image_invalid`, `image_too_large`, or the signal's reason.
+     */
+    unpack(id: ImageId, source: ImageSource, signal: AbortSignal): Promise<void>;
+    /** Every image, complete or not. */
+    list(): Promise<readonly ImageId[]>;
+    /**
+     * Removes an image, complete or not. Sandboxes, snapshots and images made from it live on. Safe to repeat.
+     */
+    remove(id: ImageId): Promise<void>;
+    /** Bytes that it occupies, without those of the image that it was made from. @throws SandboxError not_found */
+    usage(id: ImageId): Promise<number>;
   };
   /**
    * Volumes: directories that sandboxes share, and that outlive them. `provision` refuses a mount that it cannot make:
@@ -170,6 +216,12 @@ export interface Sandbox {
    * meanwhile; afterwards it goes on, or stays paused.
    */
   readonly snapshots?: { take(id: SnapshotId): Promise<void> };
+  /**
+   * Ends all processes and makes an image of the files, without those of volumes: all or nothing. Takes no longer for
+   * larger files where the backend can. Afterwards only `destroy` works; when it rejects, the sandbox is as it was, or
+   * stopped. Only for a sandbox with an image, of a backend with `images`.
+   */
+  readonly committing?: { commit(id: ImageId): Promise<void> };
   /**
    * For sandboxes that outlive the server: processes that were running when this server adopted the sandbox, including
    * those that ended meanwhile. The plugin that knows a process's label takes it.

@@ -82,6 +82,8 @@ const MIGRATIONS: readonly string[] = [
   "",
   // Sandboxes may have ended because of their disk. An older server could not read that reason.
   "",
+  // Sandboxes may have the files of a build. An older server would start them anew without these.
+  "",
 ];
 
 const FILE_NAME = "ledger.sqlite";
@@ -99,6 +101,22 @@ const limits = z.object({
   memoryMiB: z.number().optional(),
   diskMiB: z.number().optional(),
   processes: z.number().optional(),
+});
+
+const build = z.object({
+  id: z.string(),
+  image: z.object({ id: z.string(), user: z.string(), workdir: z.string().optional() }),
+  limits,
+  start: z
+    .object({
+      command: z.string(),
+      ready: z.string().optional(),
+      user: z.string(),
+      workdir: z.string().optional(),
+      environment: text,
+    })
+    .transform((start) => ({ ready: undefined, workdir: undefined, ...start }))
+    .optional(),
 });
 
 /** Fields of a sandbox that JSON leaves out. */
@@ -119,6 +137,7 @@ const sandboxRecord = z
     owner: z.string().default(DEFAULT_TENANT),
     backend: z.string(),
     template: z.string(),
+    build: build.optional(),
     snapshot: z.string().optional(),
     state: z.enum(["creating", "running", "paused", "killing"]),
     startedAtMs: z.number(),
@@ -153,6 +172,7 @@ const snapshotRecord = z
     isTemporary: z.boolean().default(false),
     backend: z.string(),
     template: z.string(),
+    build: build.optional(),
     sandboxId: z.string(),
     takenAtMs: z.number(),
     limits,

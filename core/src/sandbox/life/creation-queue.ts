@@ -11,6 +11,7 @@ import { requireNetworking } from "../contract/require-networking.js";
 import { reasonAgainstPause, specOf } from "../model/spec-of.js";
 import { Semaphore } from "../../kernel/semaphore.js";
 import { NotReady, untilReady } from "./until-ready.js";
+import type { AddedStartups } from "./startups.js";
 import type { AddedWarmUps } from "../warm/warm-ups.js";
 import type { WarmPools } from "../warm/warm-pools.js";
 
@@ -19,6 +20,7 @@ export interface CreationQueueOptions extends SandboxServices {
   readonly reaper: Reaper;
   readonly warmUps: AddedWarmUps;
   readonly pools: WarmPools;
+  readonly startups: AddedStartups;
   /** Called for each sandbox as soon as it runs. */
   readonly onMade: (sandbox: LiveSandbox) => void;
 }
@@ -46,7 +48,11 @@ export class CreationQueue {
 
   /** Creates one, after its turn at the backend. Undoes everything before it rejects. */
   async make(held: HeldSandbox, backend: SandboxBackend, making: CreationConditions): Promise<LiveSandbox> {
-    const provide = (): Promise<Sandbox> => this.#provisionInTurn(held, backend);
+    const provide = async (): Promise<Sandbox> => {
+      const runtime = await this.#provisionInTurn(held, backend);
+      await this.#start(held, runtime);
+      return runtime;
+    };
     return this.#whileWanted(held, making.signal, this.#make(held, provide, making));
   }
 
@@ -97,6 +103,7 @@ export class CreationQueue {
       held.warm({ ...held.record, state: "running" }, runtime);
       {
         using _limit = limitCreation(held.making, this.#options, "the sandbox was not warm");
+        await this.#options.startups.run(held, held.making.signal);
         await this.#options.warmUps.run("prepare", held, held.making.signal);
       }
       held.making.signal.throwIfAborted();
@@ -166,6 +173,19 @@ export class CreationQueue {
         await held.ending.catch(() => {});
       }
       throw cause;
+    }
+  }
+
+  /** @throws as the startups; the sandbox is to be destroyed then. */
+  async #start(held: HeldSandbox, runtime: Sandbox): Promise<void> {
+    const { startups, metrics } = this.#options;
+    if (!startups.concern(held.record)) return;
+    held.warm({ ...held.record, state: "running" }, runtime);
+    try {
+      await startups.run(held, held.making.signal);
+    } catch (error) {
+      metrics.createFailures.inc();
+      throw error;
     }
   }
 

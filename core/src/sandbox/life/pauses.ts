@@ -1,6 +1,7 @@
 import { messageOf, SandboxError } from "../../kernel/errors.js";
 import type { HeldSandbox } from "../backends/held-sandbox.js";
 import { limitCreation, type SandboxServices } from "../ledger/sandbox-services.js";
+import type { AddedStartups } from "./startups.js";
 import type { Reaper } from "./reaper.js";
 import type { SandboxEvent } from "../model/sandbox-event.js";
 import type { PauseTrigger, ResumeTrigger } from "../model/sandbox-metrics.js";
@@ -10,6 +11,7 @@ import { untilReady } from "./until-ready.js";
 
 export interface PausesOptions extends SandboxServices {
   readonly reaper: Reaper;
+  readonly startups: AddedStartups;
   /** Called with the successor of a sandbox. */
   readonly onSucceeded: (successor: HeldSandbox) => void;
 }
@@ -239,6 +241,7 @@ export class Pauses {
       await ledger.write(running, { happened });
       held.throwIfEnding();
       held.update(begun);
+      await this.#options.startups.run(held, signal);
     } catch (error) {
       held.throwIfEnding();
       await this.#stop(held);

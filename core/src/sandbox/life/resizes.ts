@@ -49,7 +49,7 @@ export class Resizes {
     if (state !== "running")
       throw new SandboxError("sandbox_state_conflict", `sandbox "${id}" is not running`);
     // It may have outlived its template.
-    const templateLimits = settings.templates[record.template]?.limits ?? {};
+    const templateLimits = settings.templates[record.template]?.limits ?? record.build?.limits ?? {};
     checkRequestedLimits(change, { settings, template: record.template, templateLimits });
     const { resizing } = held.runtime;
     if (resizing === undefined) {

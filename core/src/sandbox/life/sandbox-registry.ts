@@ -19,12 +19,13 @@ import type { SandboxServices } from "../ledger/sandbox-services.js";
 import type { SnapshotRecord, Snapshots } from "../model/snapshots.js";
 import type { CreateSandbox, PauseOptions, Sandboxes } from "./sandboxes.js";
 import type { SandboxesConfig } from "../model/sandboxes-config.js";
-import { findTemplate, type Template } from "../templates/template-reference.js";
+import type { TemplateFacts, Templates } from "../templates/templates.js";
 import { DEFAULT_TENANT } from "../model/tenant.js";
 import { tenantSandboxes } from "./tenant-sandboxes.js";
 import { UnknownSandbox } from "../contract/unknown-sandbox.js";
 import { resolveMounts } from "../model/volume-mounts.js";
 import type { VolumeRegistry } from "../volumes/volume-registry.js";
+import type { AddedStartups } from "./startups.js";
 import type { AddedWarmUps } from "../warm/warm-ups.js";
 import type { WarmPools } from "../warm/warm-pools.js";
 
@@ -32,8 +33,10 @@ export interface SandboxRegistryOptions extends SandboxServices {
   /** Called before every creation. */
   readonly admissions: Iterable<AdmissionCheck>;
   readonly snapshots: Snapshots;
+  readonly templates: Templates;
   readonly volumes: Pick<VolumeRegistry, "of" | "released">;
   readonly warmUps: AddedWarmUps;
+  readonly startups: AddedStartups;
   readonly pools: WarmPools;
 }
 
@@ -94,9 +97,9 @@ export class SandboxRegistry implements Sandboxes {
 
   async create(request: CreateSandbox, signal?: AbortSignal): Promise<LiveSandbox> {
     if (this.#creations.isClosed) throw new SandboxError("server_stopping", "the server is stopping");
-    const { settings } = this.#options;
-    const snapshot = this.#options.snapshots.of(request.owner ?? DEFAULT_TENANT).find(request.template);
-    const template = findTemplate(settings.templates, snapshot?.template ?? request.template);
+    const { settings, snapshots } = this.#options;
+    const snapshot = snapshots.of(request.owner ?? DEFAULT_TENANT).find(request.template);
+    const template = this.#templateOf(request, snapshot);
     if (request.timeoutMs !== undefined) this.#checkNewTimeout(request.timeoutMs);
     if (request.autoResume === true && request.onTimeout !== "pause") {
       throw new SandboxError("lifecycle_invalid", "autoResume only applies when onTimeout is pause.");
@@ -105,7 +108,7 @@ export class SandboxRegistry implements Sandboxes {
     checkRequestedLimits(request.limits ?? {}, {
       settings,
       template: template.name,
-      templateLimits: template.settings.limits,
+      templateLimits: this.#limitsOf(template),
     });
     if (request.readinessProbe !== undefined) checkReadinessProbe(request.readinessProbe, settings.readiness);
     const backend = this.#backendOf(request, template, snapshot);
@@ -124,7 +127,7 @@ export class SandboxRegistry implements Sandboxes {
     const held = new HeldSandbox(record);
     // Set before the first await: this keeps parallel creations below the maximum.
     this.#held.set(record.id, held);
-    const probe = request.readinessProbe ?? template.settings.readinessProbe;
+    const probe = request.readinessProbe ?? template.readinessProbe;
     return this.#creations.make(held, backend, { timeoutMs: request.timeoutMs, probe, signal });
   }
 
@@ -283,19 +286,34 @@ export class SandboxRegistry implements Sandboxes {
     return held;
   }
 
+  #templateOf({ template, owner }: CreateSandbox, snapshot: SnapshotRecord | undefined): TemplateFacts {
+    const { templates, settings } = this.#options;
+    if (snapshot === undefined) return templates.find(template, owner);
+    const { template: name, build, limits, backend } = snapshot;
+    // It may outlive a template that was built.
+    if (build !== undefined && !Object.hasOwn(settings.templates, name))
+      return { name, aliases: [], build, limits, backend };
+    return { ...templates.find(name), build };
+  }
+
+  /** Limits that a template itself sets; the backend completes those of a configured one. */
+  #limitsOf({ name, limits }: TemplateFacts): Limits {
+    return this.#options.settings.templates[name]?.limits ?? limits;
+  }
+
   #backendOf(
     request: CreateSandbox,
-    template: Template,
+    template: TemplateFacts,
     snapshot: SnapshotRecord | undefined,
   ): SandboxBackend {
     const { backends } = this.#options;
-    const name = snapshot?.backend ?? request.backend ?? template.settings.backend;
+    const name = snapshot?.backend ?? request.backend ?? template.backend;
     return name === undefined ? backends.default() : backends.get(name);
   }
 
   #recordOf(
     request: CreateSandbox,
-    template: Template,
+    template: TemplateFacts,
     backend: SandboxBackend,
     snapshot?: SnapshotRecord,
   ): SandboxRecord {
@@ -305,6 +323,7 @@ export class SandboxRegistry implements Sandboxes {
       owner,
       backend: backend.name,
       template: template.name,
+      ...(template.build && { build: template.build }),
       snapshot: snapshot?.id,
       state: "creating",
       startedAtMs: this.#options.clock.now(),
@@ -319,7 +338,7 @@ export class SandboxRegistry implements Sandboxes {
       trafficAccessToken: request.allowPublicTraffic === false ? newAccessToken() : undefined,
       maskRequestHost: request.maskRequestHost,
       ...(request.idempotency && { idempotency: request.idempotency }),
-      limits: { ...template.settings.limits, ...snapshot?.limits, ...given(request.limits ?? {}) },
+      limits: { ...this.#limitsOf(template), ...snapshot?.limits, ...given(request.limits ?? {}) },
       ...networkPolicyOf(request),
       mounts: resolveMounts(request.mounts ?? [], this.#options.volumes.of(owner), backend.name),
     };
@@ -346,11 +365,11 @@ export class SandboxRegistry implements Sandboxes {
 
   #addPools(): void {
     const { settings, pools, clock, log } = this.#options;
-    for (const [name, template] of Object.entries(settings.templates)) {
-      if (template.pool.min === 0 && template.pool.max === undefined) continue;
+    for (const [name, { pool }] of Object.entries(settings.templates)) {
+      if (pool.min === 0 && pool.max === undefined) continue;
       pools.add(name, {
-        settings: template.pool,
-        make: (signal) => this.#makeWarm({ name, settings: template }, signal),
+        settings: pool,
+        make: (signal) => this.#makeWarm(name, signal),
         // A failure is already logged and counted, and tried again.
         discard: (held) => this.#ends.end(held, "killed").catch(() => {}),
         clock,
@@ -362,7 +381,12 @@ export class SandboxRegistry implements Sandboxes {
   /**
    * A warm sandbox of the template's pool, if it matches the request. All other options are set when it is handed out.
    */
-  #takeWarm(request: CreateSandbox, template: Template, backend: SandboxBackend): HeldSandbox | undefined {
+  #takeWarm(
+    request: CreateSandbox,
+    template: TemplateFacts,
+    backend: SandboxBackend,
+  ): HeldSandbox | undefined {
+    const own = this.#limitsOf(template);
     const limits = Object.entries(given(request.limits ?? {}));
     const isPooled =
       request.id === undefined &&
@@ -370,18 +394,23 @@ export class SandboxRegistry implements Sandboxes {
       request.egress === undefined &&
       (request.mounts ?? []).length === 0 &&
       backend === this.#backendOf({ ...request, backend: undefined }, template, undefined) &&
-      limits.every(([name, value]) => template.settings.limits[name as keyof Limits] === value);
+      limits.every(([name, value]) => own[name as keyof Limits] === value);
     if (!isPooled) return undefined;
     const warm = this.#options.pools.take(template.name);
-    if (warm !== undefined) this.#held.set(warm.record.id, warm);
-    return warm;
+    if (warm === undefined) return undefined;
+    this.#held.set(warm.record.id, warm);
+    if (warm.record.build?.id === template.build?.id) return warm;
+    // Made from an earlier build. A failure is logged and tried again.
+    this.#ends.end(warm, "killed").catch(() => {});
+    return undefined;
   }
 
-  #makeWarm(template: Template, signal: AbortSignal): Promise<HeldSandbox> {
-    const request = { template: template.name, timeoutMs: undefined, secure: false };
+  #makeWarm(name: string, signal: AbortSignal): Promise<HeldSandbox> {
+    const request = { template: name, timeoutMs: undefined, secure: false };
+    const template = this.#options.templates.find(name);
     const backend = this.#backendOf(request, template, undefined);
     const held = new HeldSandbox(this.#recordOf(request, template, backend));
-    return this.#creations.warm(held, backend, { probe: template.settings.readinessProbe, signal });
+    return this.#creations.warm(held, backend, { probe: template.readinessProbe, signal });
   }
 
   #checkId(id: SandboxId): void {

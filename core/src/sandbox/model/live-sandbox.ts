@@ -1,6 +1,7 @@
 import type { Limits, Sandbox, SandboxId, SnapshotId, Stats } from "../contract/backend.js";
 import type { AdoptedProcess } from "../contract/process.js";
 import type { EgressRules } from "../contract/egress-rules.js";
+import type { TemplateBuild } from "./template-build.js";
 import type { RecordedMount } from "./volume-mounts.js";
 
 /** Lifecycle state. Only `running` serves requests. */
@@ -30,6 +31,8 @@ export interface SandboxRecord {
   readonly owner: string;
   readonly backend: string;
   readonly template: string;
+  /** Build of the template whose files it began with; undefined for a template that its backend has by itself. */
+  readonly build?: TemplateBuild | undefined;
   /** Snapshot with whose files it began; undefined = those of its template. */
   readonly snapshot: SnapshotId | undefined;
   readonly state: SandboxState;

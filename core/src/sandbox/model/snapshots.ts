@@ -1,5 +1,6 @@
 import { createToken } from "../../kernel/token.js";
 import type { Limits, SandboxId, SnapshotId } from "../contract/backend.js";
+import type { TemplateBuild } from "./template-build.js";
 import type { LiveSandbox } from "./live-sandbox.js";
 import type { ReadinessProbe } from "./readiness-probe.js";
 
@@ -16,6 +17,8 @@ export interface SnapshotRecord {
   readonly isTemporary: boolean;
   readonly backend: string;
   readonly template: string;
+  /** Build of the template that its sandbox was made from, if it was built. */
+  readonly build?: TemplateBuild | undefined;
   /** The sandbox that it was taken of. It may have ended. */
   readonly sandboxId: SandboxId;
   readonly takenAtMs: number;

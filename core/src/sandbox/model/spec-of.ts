@@ -3,10 +3,11 @@ import { egressRulesOf } from "../contract/egress-rules.js";
 import type { SandboxRecord } from "./live-sandbox.js";
 
 export function specOf(record: SandboxRecord): SandboxSpec {
-  const { id, template, snapshot, limits, allowInternetAccess, egress, mounts } = record;
+  const { id, template, build, snapshot, limits, allowInternetAccess, egress, mounts } = record;
   return {
     id,
     template,
+    ...(build && { image: build.image }),
     snapshot,
     limits,
     allowInternetAccess,

@@ -9,12 +9,14 @@ import { newId } from "../backends/sandbox-secrets.js";
 import type { SandboxRegistry } from "../life/sandbox-registry.js";
 import type { CreateSandbox } from "../life/sandboxes.js";
 import type { Forked, ForkRequest, SnapshotRecord, Snapshots, TenantSnapshots } from "../model/snapshots.js";
-import { hasTemplate, parseTemplateReference } from "../templates/template-reference.js";
+import { parseTemplateName, parseTemplateReference } from "../templates/template-reference.js";
+import type { Templates } from "../templates/templates.js";
 import { RemovableRecords } from "../backends/removable-records.js";
 import { UnknownSandbox } from "../contract/unknown-sandbox.js";
 
 export interface SnapshotRegistryOptions extends SandboxServices {
   readonly sandboxes: Pick<SandboxRegistry, "create" | "get">;
+  readonly templates: Templates;
 }
 
 /** The snapshots of this server, written to the ledger before a backend acts. */
@@ -41,7 +43,10 @@ export class SnapshotRegistry implements Snapshots {
     };
     return {
       take: async (id, name) =>
-        this.#take(held(id), { name: name === undefined ? name : this.#checkName(name), isTemporary: false }),
+        this.#take(held(id), {
+          name: name === undefined ? name : this.#checkName(name, tenant),
+          isTemporary: false,
+        }),
       fork: async (id, wanted, signal) => this.#fork(held(id), wanted, signal),
       list: () => this.#ready(tenant).filter(({ isTemporary }) => !isTemporary),
       find: (reference) => this.#find(tenant, reference),
@@ -128,9 +133,9 @@ export class SnapshotRegistry implements Snapshots {
     }
   }
 
-  #checkName(text: string): string {
-    const { name, tag } = parseTemplateReference(text);
-    if (hasTemplate(this.#options.settings.templates, name)) {
+  #checkName(text: string, tenant: string): string {
+    const { name, tag } = parseTemplateName(text);
+    if (this.#options.templates.all(tenant).some((one) => one.name === name || one.aliases.includes(name))) {
       throw new SandboxError("snapshot_name_taken", `'${name}' is the name of a template`);
     }
     return `${name}:${tag}`;
@@ -141,7 +146,7 @@ export class SnapshotRegistry implements Snapshots {
     { name, isTemporary }: Pick<SnapshotRecord, "name" | "isTemporary">,
   ): Promise<SnapshotRecord> {
     const { settings, metrics, clock, log } = this.#options;
-    const { id, owner, backend, template, limits } = held.record;
+    const { id, owner, backend, template, build, limits } = held.record;
     // No await when it is idle: of two simultaneous calls the second one must see the first.
     while (held.isResuming()) await held.change?.done.catch(() => {});
     const { state } = held.record;
@@ -165,6 +170,7 @@ export class SnapshotRegistry implements Snapshots {
       isTemporary,
       backend,
       template,
+      ...(build && { build }),
       sandboxId: id,
       takenAtMs: clock.now(),
       limits,

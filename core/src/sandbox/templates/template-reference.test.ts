@@ -2,11 +2,13 @@ import assert from "node:assert/strict";
 import { it } from "node:test";
 import { SandboxError } from "../../kernel/errors.js";
 import { sandboxesConfig } from "../model/sandboxes-config.js";
-import { findTemplate } from "./template-reference.js";
+import { AddedTemplates } from "./added-templates.js";
+import { parseTemplateName } from "./template-reference.js";
 
-const { templates } = sandboxesConfig.parse({
+const { templates: settings } = sandboxesConfig.parse({
   templates: { "base": {}, "code-interpreter-v1": { aliases: ["ci", "acme/code"] }, "acme/web": {} },
 });
+const templates = new AddedTemplates(settings, () => undefined);
 
 const found: readonly (readonly [reference: string, template: string])[] = [
   ["base", "base"],
@@ -18,7 +20,7 @@ const found: readonly (readonly [reference: string, template: string])[] = [
 ];
 
 it("a template is found by name or alias, in any case, with the default tag or none", () => {
-  for (const [reference, template] of found) assert.equal(findTemplate(templates, reference).name, template);
+  for (const [reference, template] of found) assert.equal(templates.find(reference).name, template);
 });
 
 const refused: readonly (readonly [reference: string, code: string, message: RegExp])[] = [
@@ -33,18 +35,42 @@ const refused: readonly (readonly [reference: string, code: string, message: Reg
   ["/base", "invalid_argument", /^Invalid template reference: /],
   ["ba se", "invalid_argument", /^Invalid template reference: /],
   ["../etc", "invalid_argument", /^Invalid template reference: /],
-  ["base:11111111-2222-3333-4444-555555555555", "invalid_argument", /^Invalid template reference: /],
+  ["base:11111111-2222-3333-4444-555555555555", "not_found", /^tag '1{8}-.*' does not exist/],
   ["x".repeat(100_000), "invalid_argument", /^Invalid template reference: /],
 ];
 
 it("an invalid template reference is refused with E2B's texts", () => {
   for (const [reference, code, message] of refused) {
     assert.throws(
-      () => findTemplate(templates, reference),
+      () => templates.find(reference),
       (error: unknown) => error instanceof SandboxError && error.code === code && message.test(error.message),
       `for '${reference.slice(0, 50)}'`,
     );
   }
+});
+
+it("a template of the configuration goes before one of a source, and has the build of the source", () => {
+  const image = { id: "image", user: "user" };
+  const built = { name: "t1", aliases: ["mine"], limits: {}, build: { id: "b1", image, limits: {} } };
+  const sourced = new AddedTemplates(settings, () => undefined);
+  sourced.add({
+    all: (tenant) => (tenant === "owner" ? [built] : []),
+    find: ({ name }, tenant) => (tenant === "owner" && ["mine", "base"].includes(name) ? built : undefined),
+    buildOf: (name) => (name === "base" ? { id: "b2", image, limits: {} } : undefined),
+  });
+  assert.equal(sourced.find("mine", "owner"), built);
+  assert.throws(() => sourced.find("mine", "other"), /^SandboxError: template 'mine' not found$/);
+  assert.deepEqual([sourced.find("base", "owner").name, sourced.find("base").build?.id], ["base", "b2"]);
+  assert.equal(sourced.find("ci").build, undefined);
+  assert.deepEqual(
+    [sourced.all().length, sourced.all("owner").at(-1)?.name, sourced.all("other").length],
+    [3, "t1", 3],
+  );
+});
+
+it("a name that is given has no build's id for a tag", () => {
+  assert.equal(parseTemplateName("a:1").tag, "1");
+  assert.throws(() => parseTemplateName("a:11111111-2222-3333-4444-555555555555"), /a tag cannot be a UUID/);
 });
 
 it("settings that contradict themselves are refused", () => {

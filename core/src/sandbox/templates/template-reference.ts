@@ -1,23 +1,21 @@
 import { SandboxError } from "../../kernel/errors.js";
 import type { SandboxesConfig } from "../model/sandboxes-config.js";
 
-/** A template of the configuration under its main name. */
-export interface Template {
+/** Parts of a client's `[namespace/]alias[:tag]`, lower-cased; the name is all before the tag. */
+export interface TemplateReference {
   readonly name: string;
-  readonly settings: SandboxesConfig["templates"][string];
+  /** A tag, or a build's UUID. */
+  readonly tag: string;
 }
 
-const DEFAULT_TAG = "default";
+export const DEFAULT_TAG = "default";
 const LONGEST = 256;
 const NAME = /^[a-z0-9-_]+$/;
 const TAG = /^[a-z0-9-_.]+$/;
 const UUID = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/;
 
-/**
- * Parts of a client's `[namespace/]alias[:tag]`, lower-cased; the name is all before the tag.
- * @throws SandboxError invalid_argument `Invalid template reference: …`
- */
-export function parseTemplateReference(text: string): { readonly name: string; readonly tag: string } {
+/** @throws SandboxError invalid_argument `Invalid template reference: …` */
+export function parseTemplateReference(text: string): TemplateReference {
   if (text.length > LONGEST) throw invalid(`longer than ${LONGEST} characters`);
   const reference = text.trim().toLowerCase();
   const [name = "", tag = DEFAULT_TAG, ...moreTags] = reference.split(":");
@@ -28,24 +26,32 @@ export function parseTemplateReference(text: string): { readonly name: string; r
     throw invalid("a name consists of letters, digits, '-' and '_'");
   }
   if (!TAG.test(tag)) throw invalid("a tag consists of letters, digits, '-', '_' and '.'");
-  if (UUID.test(tag)) throw invalid("a tag cannot be a UUID");
   return { name, tag };
 }
 
+/** As `parseTemplateReference`, for a name that is given: a build's UUID is no tag then. */
+export function parseTemplateName(text: string): TemplateReference {
+  const reference = parseTemplateReference(text);
+  if (UUID.test(reference.tag)) throw invalid("a tag cannot be a UUID");
+  return reference;
+}
+
 /**
- * Finds the configured template of a reference, by name or alias. @throws SandboxError invalid_argument, not_found,
- * with E2B's texts.
+ * Main name of the configured template of a reference, which has its name or an alias; undefined when there is none.
+ * @throws SandboxError not_found for a tag, with E2B's text.
  */
-export function findTemplate(templates: SandboxesConfig["templates"], reference: string): Template {
-  const { name, tag } = parseTemplateReference(reference);
+export function findTemplate(
+  templates: SandboxesConfig["templates"],
+  { name, tag }: TemplateReference,
+): string | undefined {
   for (const [templateName, settings] of Object.entries(templates)) {
     if (templateName !== name && !settings.aliases.includes(name)) continue;
     if (tag !== DEFAULT_TAG) {
       throw new SandboxError("template_tag_not_found", `tag '${tag}' does not exist for template '${name}'`);
     }
-    return { name: templateName, settings };
+    return templateName;
   }
-  throw new SandboxError("template_not_found", `template '${name}' not found`);
+  return undefined;
 }
 
 export function hasTemplate(templates: SandboxesConfig["templates"], name: string): boolean {

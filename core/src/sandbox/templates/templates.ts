@@ -1,19 +1,39 @@
 import { createToken } from "../../kernel/token.js";
 import type { Limits } from "../contract/backend.js";
+import type { ReadinessProbe } from "../model/readiness-probe.js";
+import type { TemplateBuild } from "../model/template-build.js";
+import type { TemplateReference } from "./template-reference.js";
 
 export interface TemplateFacts {
+  /** Recorded with its sandboxes; E2B's template id. */
   readonly name: string;
   readonly aliases: readonly string[];
   /** Default limits of its sandboxes; absent where its backend cannot tell. */
   readonly limits: Limits;
+  /** Backend that makes its sandboxes; undefined = the default one. */
+  readonly backend?: string | undefined;
+  readonly readinessProbe?: ReadinessProbe | undefined;
+  /** Undefined for one that the backend has by itself. */
+  readonly build?: TemplateBuild | undefined;
 }
 
-/** Templates of sandboxes, the same for every tenant. */
+/** Templates beside those of the configuration, and builds of those. */
+export interface TemplateSource {
+  /** Templates of a tenant. */
+  all(tenant: string): readonly TemplateFacts[];
+  /** Undefined when it has none of that name. @throws SandboxError not_found for a tag or build that it lacks */
+  find(reference: TemplateReference, tenant: string): TemplateFacts | undefined;
+  /** Current build of a template of the configuration, if it is built here. */
+  buildOf(name: string): TemplateBuild | undefined;
+}
+
+/** Templates of sandboxes: those of the configuration, which every tenant has, and those of sources. */
 export interface Templates {
-  /** In the order of the configuration. */
-  all(): readonly TemplateFacts[];
+  add(source: TemplateSource): void;
+  /** Those of the configuration in its order, then a tenant's. @param tenant undefined for the configuration alone. */
+  all(tenant?: string): readonly TemplateFacts[];
   /** The template of a reference. @throws SandboxError invalid_argument, not_found, with E2B's texts. */
-  find(reference: string): TemplateFacts;
+  find(reference: string, tenant?: string): TemplateFacts;
 }
 
 export const Templates = createToken<Templates>("templates");
