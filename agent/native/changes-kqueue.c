@@ -15,6 +15,8 @@
 #include <unistd.h>
 
 enum { BUCKETS = 1024, EVENTS = 256, ROUNDS = 16 };
+/** Descriptors that a watch leaves to commands and files of the sandbox. */
+enum { SPARE = 32 };
 enum {
   DIRECTORY_EVENTS = NOTE_WRITE | NOTE_EXTEND | NOTE_DELETE | NOTE_REVOKE,
   ENTRY_EVENTS = NOTE_DELETE | NOTE_RENAME | NOTE_ATTRIB,
@@ -107,6 +109,15 @@ static bool listen_to(int changes, int fd, uint32_t events) {
   return kevent(changes, &change, 1, NULL, 0, NULL) == 0;
 }
 
+/** @return 0, or an errno where fewer than SPARE descriptors can be had: by tries, because limits of jails have no number. */
+static int require_spare(int fd) {
+  int spare[SPARE], count = 0;
+  while (count < SPARE && (spare[count] = fcntl(fd, F_DUPFD_CLOEXEC, 3)) >= 0) count++;
+  int error = count < SPARE ? errno : 0;
+  while (count > 0) close(spare[--count]);
+  return error;
+}
+
 // --- what a directory holds
 
 static int compare_names(const void *one, const void *other) {
@@ -194,7 +205,7 @@ static int look(struct directory *directory, struct entries *entries) {
 /** Opens an entry and listens to it. @return 0, even if it has gone, or an errno. */
 static int attend(int changes, struct entry *entry) {
   int fd = openat(entry->directory->fd, entry->name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
-  if (fd < 0) return errno == EMFILE || errno == ENFILE ? errno : 0;
+  if (fd < 0) return is_out_of_descriptors(errno) ? errno : 0;
   if (!set_purpose(fd, (struct purpose){NULL, entry})) {
     close(fd);
     return ENOMEM;
@@ -243,7 +254,7 @@ static int begin(int changes, struct directory *directory) {
   for (unsigned index = 0; index < entries.count && error == 0; index++) error = attend(changes, entries.items[index]);
   directory->entries = entries.items;
   directory->count = entries.count;
-  return error;
+  return error != 0 ? error : require_spare(directory->fd);
 }
 
 int platform_changes_add(int changes, int directory) {
@@ -381,7 +392,7 @@ static int find_in_directory(int changes, struct directory *directory, struct en
   free(directory->entries);
   directory->entries = now.items;
   directory->count = now.count;
-  return error;
+  return error != 0 || come->count == 0 ? error : require_spare(directory->fd);
 }
 
 /** Matches removed with added entries by inode, which could not be reused in between. */
@@ -437,7 +448,7 @@ static void find_all(int changes) {
   for (struct directory *directory = dirty; directory != NULL; directory = directory->next_dirty) {
     if (directory->is_gone) queue((struct change){.directory = directory->id, .kind = CHANGE_GONE, .name = ""});
   }
-  if (error != 0) queue((struct change){.kind = CHANGE_OVERFLOW, .name = ""});
+  if (error != 0) queue((struct change){.kind = CHANGE_OVERFLOW, .error = error, .name = ""});
   for (struct entry *entry = touched, *next; entry != NULL; entry = next) {
     next = entry->next_touched;
     entry->next_touched = NULL;

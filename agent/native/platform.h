@@ -3,6 +3,7 @@
 #ifndef COPPICE_PLATFORM_H
 #define COPPICE_PLATFORM_H
 
+#include <errno.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/param.h>
@@ -64,8 +65,12 @@ struct change {
   bool is_directory;
   // Equal for the two halves of a rename, otherwise 0.
   uint32_t cookie;
+  // Of CHANGE_OVERFLOW: an errno, or 0 where the queue of the kernel was full.
+  int error;
   const char *name;
 };
+
+static inline bool is_out_of_descriptors(int error) { return error == EMFILE || error == ENFILE; }
 
 /** A queue of changes of directories. @return a descriptor to poll, or -1 with errno. */
 int platform_changes_open(void);

@@ -16,7 +16,9 @@ enum { DIRECTORIES_LIMIT = 65536, WATCHERS_LIMIT = FILES_LIMIT, LEVELS_LIMIT = 2
 struct watcher {
   struct object object;
   int root;
-  bool is_recursive, is_broken;
+  // Why its events are not complete, or 0.
+  int error;
+  bool is_recursive;
 };
 
 /** A directory as watched for one watcher. */
@@ -91,12 +93,12 @@ static void finish(void) {
 
 static void tell(struct watcher *watcher, uint8_t kind, const char *path, const char *name) {
   // A released one has no id any more: the server takes no more frames for it.
-  if (watcher->is_broken || watcher->object.is_dead) return;
+  if (watcher->error != 0 || watcher->object.is_dead) return;
   if (frame_owner != watcher || frame.length > FRAME_BYTES) finish();
   if (frame_owner == NULL) {
     // A watcher that is too slow loses its watch, without an effect on others.
     if (watcher->object.credit <= 0 || room() < REPLY_BYTES) {
-      watcher->is_broken = true;
+      watcher->error = EOVERFLOW;
       return;
     }
     frame = begin_frame(REPLY_CHANGES, watcher->object.id);
@@ -113,8 +115,9 @@ static void tell(struct watcher *watcher, uint8_t kind, const char *path, const 
 static void tell_broken(void) {
   finish();
   for (struct object *object = objects; object != NULL; object = object->next) {
-    if (object->kind != &watcher_kind || object->is_dead || !((struct watcher *)object)->is_broken) continue;
-    send_error(object->id, STAGE_WATCH, EOVERFLOW, "");
+    int error = object->kind == &watcher_kind && !object->is_dead ? ((struct watcher *)object)->error : 0;
+    if (error == 0) continue;
+    send_error(object->id, STAGE_WATCH, error, "");
     object->is_dead = true;
   }
 }
@@ -207,7 +210,11 @@ static int watch_tree(struct watcher *watcher, int fd, char path[PATH_MAX], unsi
     if (entry->d_type != DT_DIR && entry->d_type != DT_UNKNOWN) continue;
     if (length + name_length + 2 > PATH_MAX || levels >= LEVELS_LIMIT) continue;
     int below = openat(fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-    if (below < 0) continue;
+    if (below < 0) {
+      // Its events would be missed in silence.
+      if (is_out_of_descriptors(errno)) error = errno;
+      continue;
+    }
     if (length > 0) path[length] = '/';
     memcpy(path + length + (length > 0), name, name_length + 1);
     error = watch_tree(watcher, below, path, levels + 1, is_new);
@@ -290,9 +297,9 @@ static bool directory_came_back(struct watcher *watcher, const char *path, uint3
 static void directory_came(struct watcher *watcher, char path[PATH_MAX], uint32_t cookie) {
   if (directory_came_back(watcher, path, cookie)) return;
   int fd = open_below(watcher->root, path);
-  int error = fd < 0 ? 0 : watch_tree(watcher, fd, path, 0, true);
+  int error = fd >= 0 ? watch_tree(watcher, fd, path, 0, true) : is_out_of_descriptors(errno) ? errno : 0;
   // A directory that cannot be watched is a loss of events.
-  if (error != 0 && error != ENOENT) watcher->is_broken = true;
+  if (error != 0 && error != ENOENT) watcher->error = error;
 }
 
 /** Linux reports modes and owners of unnamed files, as `#` and a number. */
@@ -320,9 +327,9 @@ static void apply(struct watched *watched, const struct change *change) {
   else if (change->kind == CHANGE_CREATE) directory_came(watcher, path, change->cookie);
 }
 
-static void break_all(void) {
+static void break_all(int error) {
   for (struct object *object = objects; object != NULL; object = object->next) {
-    if (object->kind == &watcher_kind) ((struct watcher *)object)->is_broken = true;
+    if (object->kind == &watcher_kind) ((struct watcher *)object)->error = error;
   }
 }
 
@@ -332,7 +339,7 @@ static void on_change(const struct change *change) {
     moving = 0;
   }
   if (change->kind == CHANGE_OVERFLOW) {
-    break_all();
+    break_all(change->error != 0 ? change->error : EOVERFLOW);
     return;
   }
   // Applying changes these lists, so the concerned watchers are collected first.

@@ -6,12 +6,11 @@ import {
   type WatchEvent,
   type WatchOptions,
   type WriteOptions,
-  networkMountError,
 } from "@coppice/core/backend";
 import { type Failure, fileError } from "../wire/agent-error.js";
 import { AgentFile } from "./agent-file.js";
 import { AgentListing, LISTING_WINDOW_BYTES } from "./agent-listing.js";
-import { AgentWatch, WATCH_WINDOW_BYTES } from "./agent-watch.js";
+import { AgentWatch, WATCH_WINDOW_BYTES, watchError } from "./agent-watch.js";
 import type { Channel, Link } from "../wire/channel.js";
 import { readFileInfo } from "../wire/file-info.js";
 import { PAYLOAD_LIMIT, type PayloadReader, PayloadWriter, Reply, Request, Stage } from "../wire/frames.js";
@@ -185,7 +184,7 @@ export class AgentFiles implements Files {
       read: () => undefined,
       errorOf: (failure) => watchError(failure, path),
     };
-    const create = (link: Link): AgentWatch => new AgentWatch(link);
+    const create = (link: Link): AgentWatch => new AgentWatch(link, path);
     const watch = await this.#requests.begin(Request.Watch, payload.finish(), started, create);
     return watch.events(signal);
   }
@@ -295,13 +294,6 @@ function infoOf(
 function lookError(failure: Failure, path: string): SandboxError {
   const code = failure.code === "ENOTDIR" ? "ENOENT" : failure.code;
   return fileError({ ...failure, code }, "lstat", path);
-}
-
-function watchError(failure: Failure, path: string): SandboxError {
-  if (failure.code === "ENOSPC") {
-    return new SandboxError("watch_limit_reached", "too many directories are watched", { cause: failure });
-  }
-  return failure.code === "EREMOTE" ? networkMountError(path, failure) : fileError(failure, "watch", path);
 }
 
 function openError(failure: Failure, path: string): SandboxError {

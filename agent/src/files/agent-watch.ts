@@ -1,5 +1,5 @@
-import { SandboxError, type WatchEvent, type WatchEventType } from "@coppice/core/backend";
-import { readFailure } from "../wire/agent-error.js";
+import { SandboxError, type WatchEvent, type WatchEventType, networkMountError } from "@coppice/core/backend";
+import { type Failure, fileError, readFailure } from "../wire/agent-error.js";
 import type { Channel, Link } from "../wire/channel.js";
 import { CreditedQueue } from "../wire/credited-queue.js";
 import { PayloadReader, ProtocolError, Reply } from "../wire/frames.js";
@@ -21,19 +21,19 @@ export class AgentWatch implements Channel {
   readonly #link: Link;
   /** Kept as received: parsed, small changes would take many times their bytes. */
   readonly #queue: CreditedQueue<Buffer>;
+  readonly #path: string;
 
-  constructor(link: Link) {
+  constructor(link: Link, path: string) {
     this.#link = link;
+    this.#path = path;
     this.#queue = new CreditedQueue(link, WATCH_WINDOW_BYTES);
   }
 
   receive(type: number, payload: Buffer): void {
     if (type === Reply.Error) {
-      readFailure(payload);
+      const failure = readFailure(payload);
       this.#link.release();
-      this.#queue.fail(
-        new SandboxError("watch_failed", "changes came faster than they were read: some are lost"),
-      );
+      this.#queue.fail(watchError(failure, this.#path));
     } else if (type === Reply.Changes) {
       const cost = this.#queue.spend(payload.byteLength);
       checkChanges(payload);
@@ -70,6 +70,25 @@ export class AgentWatch implements Channel {
   stop(): void {
     this.#queue.clear();
     this.#link.release();
+  }
+}
+
+/** Why a watch was refused, or has ended. */
+export function watchError(failure: Failure, path: string): SandboxError {
+  const options = { cause: failure };
+  switch (failure.code) {
+    case "EOVERFLOW":
+      return new SandboxError(
+        "events_lost",
+        "changes came faster than they were read: some are lost",
+        options,
+      );
+    case "ENOSPC":
+      return new SandboxError("watch_limit_reached", "too many directories are watched", options);
+    case "EREMOTE":
+      return networkMountError(path, failure);
+    default:
+      return fileError(failure, "watch", path);
   }
 }
 
