@@ -133,22 +133,5 @@ survives() {
   coppice sandbox exec "$id" -- /bin/bash -l -c true && coppice sandbox kill "$id" && end_server
 }
 step survives
-left_over() {
-  jls name | grep e2b-
-  mount -p | grep "$directory/jails/roots/e2b-"
-  zfs list -H -o name -r "$pool/coppice-smoke" | grep -E '/(e2b|volume)-'
-  rctl | grep jail:e2b-
-  pfctl -a coppice -s Anchors
-  ifconfig lo1 2> /dev/null | grep "inet 10.78."
-  posixshmcontrol ls | grep "$directory/jails/roots/"
-  find "$directory/jails/conf" "$directory/jails/roots" "$directory/jails/sockets" "$directory/jails/helpers" -mindepth 1
-}
-echo "== left over"
-# Tables of replaced rules hold their anchor until pf's purge thread frees them.
-for _ in $(seq 30); do
-  left=$(left_over 2> /dev/null)
-  [ -n "$left" ] || break
-  sleep 1
-done
-[ -z "$left" ] || { failed=$((failed + 1)); echo "FAILED: this is left:"; echo "$left"; }
+step sh scripts/freebsd-left-over.sh "$directory/jails" "$pool/coppice-smoke"
 [ $failed = 0 ] && echo "all of it passed on $(uname -sr)" || { echo "$failed failed"; exit 1; }

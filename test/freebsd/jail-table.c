@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/auxv.h>
 #include <sys/file.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
@@ -23,9 +24,10 @@ enum { MOST_JAILS = 1024, DYING_MS = 300 };
 
 static char table[TEXT_BYTES];
 
-void open_table(const char *program) {
+void open_table(void) {
   char path[TEXT_BYTES];
-  snprintf(path, sizeof path, "%s", program);
+  // Not the first word, which has no directory where a shell found the program by PATH.
+  snprintf(path, sizeof path, "%s", (const char *)getauxval(AT_EXECFN));
   snprintf(table, sizeof table, "%s/../state", dirname(path));
 }
 

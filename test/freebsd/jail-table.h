@@ -16,8 +16,8 @@ struct jail {
   char address[16];
 };
 
-/** Finds the table by the full path that the program was called by. */
-void open_table(const char *program);
+/** Finds the table by the path of the program. */
+void open_table(void);
 /** A path in the directory of the table. */
 const char *in_table(const char *name);
 /** Whether jails have no PID namespaces, see jexec.c. */

@@ -500,7 +500,7 @@ int main(int count, char **words) {
   const char *path = NULL;
   bool is_quiet = false, wants_number = false;
   char what = 0;
-  open_table(words[0]);
+  open_table();
   for (int option; (option = getopt(count, words, "+qivcrRf:")) != -1;) {
     if (option == 'q') is_quiet = true;
     else if (option == 'i') wants_number = is_quiet = true;

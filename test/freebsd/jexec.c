@@ -209,7 +209,7 @@ int main(int count, char **words) {
   const char *directory = NULL, *host_user = NULL, *jail_user = NULL;
   bool is_login = false;
   struct jail jail;
-  open_table(words[0]);
+  open_table();
   for (int option; (option = getopt(count, words, "+d:lnu:U:")) != -1;) {
     if (option == 'd') directory = optarg;
     else if (option == 'l') is_login = true;

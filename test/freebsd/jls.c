@@ -49,7 +49,7 @@ int main(int count, char **words) {
   static char *defaults[] = {"jid", "host.hostname", "path"};
   const char *which = NULL;
   struct jail jail;
-  open_table(words[0]);
+  open_table();
   for (int option; (option = getopt_long(count, words, "dnqj:", options, NULL)) != -1;) {
     if (option == 'x') is_json = strcmp(optarg, "json") == 0;
     else if (option == 'n') has_names = true;

@@ -1,5 +1,7 @@
 import assert from "node:assert/strict";
+import { join } from "node:path";
 import { describe, it } from "node:test";
+import { fileURLToPath } from "node:url";
 import type { Sandbox, SandboxBackend } from "@coppice/core/backend";
 import {
   type FreebsdHost,
@@ -8,6 +10,9 @@ import {
 } from "../harness/freebsd/freebsd-host.js";
 import { newId } from "../harness/freebsd/jail-faults.js";
 import { reachesOut } from "../harness/freebsd/reaches-out.js";
+
+const LEFT_OVER = fileURLToPath(new URL("../../../scripts/freebsd-left-over.sh", import.meta.url));
+const skip = reasonWithoutFreebsdHost() ?? false;
 
 async function make(backend: SandboxBackend): Promise<Sandbox> {
   const spec = { id: newId(), template: "base", limits: {}, allowInternetAccess: true };
@@ -25,7 +30,7 @@ async function takeAway(host: FreebsdHost, name: string): Promise<void> {
   await host.run(programs.zfs, "destroy", `coppice/jails/${name}`);
 }
 
-describe("a sweep of jail-freebsd", { skip: reasonWithoutFreebsdHost() ?? false }, () => {
+describe("a sweep of jail-freebsd", { skip }, () => {
   for (const networkKind of ["vnet", "alias"] as const) {
     it(`removes a network whose dataset is gone, and nobody else's: ${networkKind}`, async () => {
       await using host = await openFreebsdHost({ isConnected: true, networkKind });
@@ -53,4 +58,45 @@ describe("a sweep of jail-freebsd", { skip: reasonWithoutFreebsdHost() ?? false 
       await backend.close();
     });
   }
+});
+
+describe("the smoke test's look for remains", { skip }, () => {
+  it("waits for anchors that tables of replaced rules hold, and names what stays", async () => {
+    await using host = await openFreebsdHost({ isConnected: true, release: 15 });
+    const backend = host.backend();
+    const { directory, dataset, programs } = host.settings;
+    /** Looks for remains at once after a script. @returns what it prints, and how it ends. */
+    const look = (script: string, ...seconds: readonly string[]) =>
+      host.run(
+        "/usr/bin/env",
+        `PATH=${join(host.directory, "bin")}:/usr/sbin:/usr/bin:/sbin:/bin`,
+        "/bin/sh",
+        "-c",
+        `set -e; ${script}; set +e; /bin/sh "$@"; echo "ended with $?"`,
+        "sh",
+        LEFT_OVER,
+        directory,
+        dataset,
+        ...seconds,
+      );
+    await backend.recover();
+    const sandbox = await make(backend);
+    const found = await look(":", "1");
+    for (const kind of [
+      "e2b-ID",
+      `${dataset}/e2b-ID`,
+      "  coppice/epair10010a",
+      `${directory}/conf/e2b-ID.conf`,
+    ]) {
+      const line = kind.replace("ID", sandbox.id);
+      assert.ok(found.split("\n").includes(line), `no ${line} in ${found}`);
+    }
+    assert.match(found, /ended with 1\n$/);
+    await sandbox.destroy();
+    await backend.close();
+    const load = `${programs.pfctl} -q -a coppice/epair7a -f -`;
+    const rules =
+      "table <held> const { 192.0.2.0/24 }\\nblock drop in quick on epair7a inet from any to <held>\\n";
+    assert.equal(await look(`printf '${rules}' | ${load}; : | ${load}`), "ended with 0\n");
+  });
 });
