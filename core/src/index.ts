@@ -54,7 +54,11 @@ export * from "./sandbox/model/sandbox-events.js";
 export { DEFAULT_TENANT } from "./sandbox/model/tenant.js";
 export { WarmUps, type WarmUp } from "./sandbox/warm/warm-ups.js";
 export { Startups, type Startup } from "./sandbox/life/startups.js";
-export { parseTemplateReference, type TemplateReference } from "./sandbox/templates/template-reference.js";
+export {
+  parseTemplateName,
+  parseTemplateReference,
+  type TemplateReference,
+} from "./sandbox/templates/template-reference.js";
 export type {
   EndReason,
   LiveSandbox,

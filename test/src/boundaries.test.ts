@@ -149,6 +149,7 @@ const ROOMS: Readonly<Record<string, readonly string[]>> = {
   "plugins/linux-namespaces/src": ["launcher", "limits", "templates", "storage", "network"],
   "plugins/local-process/src": ["files", "processes", "directories"],
   "plugins/sandbox-api/src": ["volumes", "bodies", "sandboxes", "snapshots", "templates"],
+  "plugins/templates/src": ["model"],
   "test/src/bench": ["kit", "benchmarks", "report"],
   "test/src/harness": ["host", "clients", "freebsd", "server"],
 };

@@ -246,6 +246,8 @@ export interface Backends {
   add(backend: SandboxBackend): void;
   /** @throws SandboxError not_found */
   get(name: string): SandboxBackend;
+  /** The one of templates that name none. @throws SandboxError failed_precondition before the server has started. */
+  default(): SandboxBackend;
   all(): readonly SandboxBackend[];
 }
 

@@ -1,0 +1,19 @@
+import type { ImageId, StartCommand } from "@coppice/core";
+
+/** What the steps of a build have set; the later ones and the template's sandboxes go on from here. */
+export interface BuildContext {
+  /** Of the image's ENV, then of ENV steps. Seen by steps and start commands, not by a sandbox's own commands. */
+  readonly environment: Readonly<Record<string, string>>;
+  readonly user: string;
+  /** Undefined = the home of the user. */
+  readonly workdir: string | undefined;
+}
+
+/** A finished build. */
+export interface BuildResult {
+  readonly image: ImageId;
+  readonly context: BuildContext;
+  readonly start: StartCommand | undefined;
+  /** Bytes of its files. */
+  readonly bytes: number;
+}

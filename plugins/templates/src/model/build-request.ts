@@ -1,0 +1,43 @@
+import type { Limits } from "@coppice/core";
+import type { RegistryCredentials } from "./registry-credentials.js";
+
+/** One step, as E2B's clients send it. */
+export interface BuildStep {
+  /** `RUN`, `ENV`, `ARG`, `USER`, `WORKDIR`, `COPY` or `ADD` in any case; others fail the build. */
+  readonly type: string;
+  readonly args: readonly string[];
+  /** Name of an uploaded archive: 64 hexadecimal digits. */
+  readonly filesHash: string | undefined;
+  /** True: the step runs even where its result is cached. */
+  readonly force: boolean;
+}
+
+/** What a build starts from. */
+export type BuildBase =
+  | {
+      readonly kind: "image";
+      /** As the client wrote it, `debian:12`. */
+      readonly reference: string;
+      readonly credentials: RegistryCredentials | undefined;
+    }
+  | {
+      readonly kind: "template";
+      /** `[namespace/]name[:tag]`. */
+      readonly reference: string;
+    };
+
+/** A build as it was asked for. */
+export interface BuildRequest {
+  readonly templateId: string;
+  /** A UUID. */
+  readonly buildId: string;
+  readonly tenant: string;
+  readonly backend: string;
+  readonly limits: Limits;
+  readonly base: BuildBase;
+  readonly steps: readonly BuildStep[];
+  /** True: the base is fetched anew, and no step is taken from the cache. */
+  readonly force: boolean;
+  readonly startCommand: string | undefined;
+  readonly readyCommand: string | undefined;
+}
