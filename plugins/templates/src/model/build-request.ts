@@ -21,6 +21,13 @@ export type BuildBase =
       readonly credentials: RegistryCredentials | undefined;
     }
   | {
+      /** A root of Debian packages, made by mmdebstrap. */
+      readonly kind: "debian";
+      /** `trixie` */
+      readonly suite: string;
+      readonly packages: readonly string[];
+    }
+  | {
       readonly kind: "template";
       /** `[namespace/]name[:tag]`. */
       readonly reference: string;
