@@ -114,6 +114,7 @@ const build = z.object({
       user: z.string(),
       workdir: z.string().optional(),
       environment: text,
+      ports: z.array(z.number()),
     })
     .transform((start) => ({ ready: undefined, workdir: undefined, ...start }))
     .optional(),

@@ -9,6 +9,8 @@ export interface StartCommand {
   readonly user: string;
   readonly workdir: string | undefined;
   readonly environment: Readonly<Record<string, string>>;
+  /** TCP ports that it listened on at the end of its build. They tell its readiness where `ready` only sleeps. */
+  readonly ports: readonly number[];
 }
 
 /** One version of a template, as its sandboxes record it: they may outlive it. */

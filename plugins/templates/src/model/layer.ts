@@ -1,4 +1,4 @@
-import type { ImageId } from "@coppice/core";
+import type { ImageId, StartCommand } from "@coppice/core";
 import type { BuildContext } from "./build-context.js";
 
 /** The result of the steps of a build up to one, kept for later builds of its tenant. */
@@ -9,10 +9,18 @@ export interface Layer {
   readonly backend: string;
   readonly image: ImageId;
   readonly context: BuildContext;
+  /** Of the template that it was built from, or of the build whose last layer it is. */
+  readonly start: StartCommand | undefined;
 }
 
-/** The cache of layers. An image that a layer, a build or a template has is not removed. */
+/**
+ * The cache of layers, as one build uses it: until it ends, no image is removed that it found here, added or was named
+ * for it. An image that a layer, a build or a template has is not removed either.
+ */
 export interface Layers {
   find(wanted: Pick<Layer, "key" | "tenant" | "backend">): Layer | undefined;
+  /** Keeps a layer, in place of one with the same key, tenant and backend. */
   add(layer: Layer): void;
+  /** Id for an image that the build is about to make. */
+  nameImage(): ImageId;
 }

@@ -1,0 +1,38 @@
+import type { BuildLog } from "./build-log.js";
+import type { BuildRequest } from "./build-request.js";
+import type { BuildResult } from "./build-context.js";
+import type { Layers } from "./layer.js";
+
+/** The finished build of a template that another one starts from. */
+export interface SourceBuild extends Omit<BuildResult, "bytes"> {
+  /** A UUID. */
+  readonly buildId: string;
+  /** Backend that has its image. */
+  readonly backend: string;
+}
+
+/** Surroundings of one build. */
+export interface BuildSurroundings {
+  /** Ends the build. Its reason is thrown; the client is told the message of a BuildFailure. */
+  readonly signal: AbortSignal;
+  /** Takes every line, the first and the last one included. */
+  readonly log: BuildLog;
+  readonly layers: Layers;
+  /**
+   * Finds the template of a `[namespace/]name[:tag]` for the tenant of the build.
+   * @throws SandboxError with E2B's texts when there is none, or none that is ready.
+   */
+  findTemplate(reference: string): SourceBuild;
+  /** Path on the host of an uploaded archive, tar or tar.gz, that stays until the build ends; undefined without one. */
+  findUpload(filesHash: string): string | undefined;
+}
+
+/** Makes the images of templates. */
+export interface Builder {
+  /**
+   * Runs a build. Afterwards nothing of it is left but its result and the layers that it added, whatever happens.
+   * @throws BuildFailure for every failure that its client can do something about, the signal's reason, or another
+   * error, which is a fault of the server.
+   */
+  build(request: BuildRequest, surroundings: BuildSurroundings): Promise<BuildResult>;
+}
