@@ -6,6 +6,7 @@ export * from "./kernel/clock.js";
 export * from "./kernel/time.js";
 export { secretEqual } from "./kernel/secret-equal.js";
 export { releaseMemory } from "./release-memory.js";
+export { Spool, type SpoolFile, type SpoolOptions } from "./kernel/spool.js";
 export {
   definePlugin,
   type Plugin,

@@ -6,12 +6,12 @@ import {
   openedAtStart,
   requestOf,
   Sandboxes,
+  Spool,
   tenantOf,
 } from "@coppice/core";
 import { Commands } from "@coppice/plugin-commands";
 import { mountArchives } from "./archives/archive-routes.js";
 import { Leftovers } from "./archives/leftovers.js";
-import { Spool } from "./archives/spool.js";
 import { mountCommands } from "./commands/command-routes.js";
 import { commandsV1Config } from "./commands-v1-config.js";
 import { CommandsV1Store } from "./commands-v1-store.js";

@@ -17,7 +17,7 @@ export {
   type StartCommand,
   type StartedCommand,
 } from "./contract/commands.js";
-export { bytesJson, type BytesJsonOptions } from "./contract/bytes-json.js";
+export { bytesJson, type BytesInPieces, type BytesJsonOptions } from "./contract/bytes-json.js";
 export { describeExit, type ExitReport } from "./contract/exit-report.js";
 export { pageBytes, type PageBytesOptions } from "./contract/page-bytes.js";
 export { pageBody, pageJson, type PageJson } from "./contract/page-json.js";

@@ -1,4 +1,5 @@
-import { Clock, definePlugin, Sandboxes, Targets } from "@coppice/core";
+import { join } from "node:path";
+import { Clock, definePlugin, Sandboxes, Spool, Targets } from "@coppice/core";
 import { Commands } from "@coppice/plugin-commands";
 import { DirectoryWatches } from "@coppice/plugin-files";
 import { CodeInterpreter } from "@coppice/plugin-jupyter";
@@ -24,7 +25,12 @@ export const plugin = definePlugin({
   uses: { interpreter: CodeInterpreter, watches: DirectoryWatches },
   setup(plugin, { sandboxes, targets, ...services }) {
     const { config } = plugin;
-    const shells = new ShellSessions({ config, ...services });
+    const spool = new Spool({
+      directory: () => join(plugin.dataDir(), "spool"),
+      maxBytes: config.maxSpool,
+    });
+    plugin.onStart(() => spool.clear());
+    const shells = new ShellSessions({ config, spool, ...services });
     plugin.onStop(() => shells.close());
 
     const access = new ShellAccess(config);
@@ -32,7 +38,7 @@ export const plugin = definePlugin({
     targets.add(access.target(sandboxes));
     plugin.guard(SURFACE, access.guard);
 
-    const dispatch = dispatcher({ shells, config, ...services });
+    const dispatch = dispatcher({ shells, config, spool, ...services });
     const routes = shellRoutes({ config, ...services });
     const router = plugin.http(SURFACE, { errors: errorBody, below: "" });
     const mounted = { routes, dispatch, access, config, ...services };

@@ -35,6 +35,9 @@ export const shellSessionsConfig = z.strictObject({
   maxOutput: size("64MiB").describe(
     "Output of one command in its answer, of each stream; the rest is dropped.",
   ),
+  maxSpool: size("4GiB").describe(
+    "Disk of the server that outputs of commands take together until they are answered, beyond 1 MiB of each stream; without room the rest is dropped.",
+  ),
   maxFile: size("32MiB").describe("Largest file that is read in one answer; streams have no limit."),
   maxListEntries: count().default(10_000).describe("Entries of one listing of files."),
   probeTimeout: duration("5s").describe("Time that a watched port has to answer, each time."),

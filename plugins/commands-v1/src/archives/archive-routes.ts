@@ -1,13 +1,20 @@
 import type { ServerResponse } from "node:http";
 import { Readable } from "node:stream";
-import { permit, readJsonBody, requestOf, type Router, SandboxError, type Sandboxes } from "@coppice/core";
+import {
+  permit,
+  readJsonBody,
+  requestOf,
+  type Router,
+  SandboxError,
+  type Sandboxes,
+  type Spool,
+} from "@coppice/core";
 import { multipartFiles, requestBody } from "@coppice/plugin-files";
 import { z } from "zod";
 import type { CommandsV1Config } from "../commands-v1-config.js";
 import type { NamedSandboxes } from "../sandboxes/named-sandboxes.js";
 import { exportArchive } from "./export-archive.js";
 import { importArchive } from "./import-archive.js";
-import type { Spool } from "./spool.js";
 
 export interface ArchiveRoutesOptions {
   readonly named: NamedSandboxes;

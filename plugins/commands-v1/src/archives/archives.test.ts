@@ -5,7 +5,7 @@ import { join } from "node:path";
 import { buffer } from "node:stream/consumers";
 import { after, before, describe, it } from "node:test";
 import { setTimeout as delay } from "node:timers/promises";
-import type { LiveSandbox } from "@coppice/core";
+import { type LiveSandbox, Spool } from "@coppice/core";
 import type { Command, Process } from "@coppice/core/backend";
 import { SeededRandom, startTestServer, type TestServer } from "@coppice/core/testing";
 import commands from "@coppice/plugin-commands";
@@ -15,7 +15,6 @@ import commandsV1 from "../index.js";
 import { exportArchive } from "./export-archive.js";
 import { importArchive } from "./import-archive.js";
 import { SafeEntries } from "./safe-entries.js";
-import { Spool } from "./spool.js";
 
 interface Answer {
   readonly imported: number;

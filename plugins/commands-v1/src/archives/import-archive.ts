@@ -1,7 +1,12 @@
-import { createReadStream } from "node:fs";
-import { type LiveSandbox, resolveSandboxPath, SandboxError, unlessAborted } from "@coppice/core";
+import {
+  type LiveSandbox,
+  resolveSandboxPath,
+  SandboxError,
+  type Spool,
+  type SpoolFile,
+  unlessAborted,
+} from "@coppice/core";
 import { repack, type Repacked } from "./repack.js";
-import type { Spool } from "./spool.js";
 import { checkExit, outputOf, startTar } from "./tar-process.js";
 
 export interface ImportOptions {
@@ -31,13 +36,13 @@ export async function importArchive(
   await sandbox.runtime.files.makeDir(dest).catch((error: unknown) => {
     if (!(error instanceof SandboxError) || error.code !== "already_exists") throw error;
   });
-  await unpack(sandbox, file.path, { dest, signal });
+  await unpack(sandbox, file, { dest, signal });
   return { ...repacked, dest };
 }
 
 async function unpack(
   sandbox: LiveSandbox,
-  path: string,
+  file: SpoolFile,
   { dest, signal }: { readonly dest: string; readonly signal: AbortSignal },
 ): Promise<void> {
   const process = await startTar(sandbox, {
@@ -53,8 +58,10 @@ async function unpack(
   // It is awaited later, or not at all when the client leaves.
   read.catch(() => undefined);
   try {
-    for await (const chunk of createReadStream(path, { highWaterMark: 256 * 1024 })) {
-      await unlessAborted(signal, () => process.write(chunk as Uint8Array));
+    for await (const piece of file.pieces()) {
+      // Copied: `write` promises that the bytes were accepted, not that they were read.
+      const chunk = Buffer.from(piece);
+      await unlessAborted(signal, () => process.write(chunk));
     }
     await process.closeInput();
   } catch {

@@ -1,6 +1,6 @@
+import type { SpoolFile } from "@coppice/core";
 import { readArchive } from "./read-archive.js";
 import { SafeEntries } from "./safe-entries.js";
-import type { SpoolFile } from "./spool.js";
 import { BLOCK_BYTES, broken, encodeHeader, paddingOf } from "./tar-blocks.js";
 
 export interface RepackOptions {

@@ -7,9 +7,11 @@ export const PART_BYTES = 48 * 1024;
 /** Output encoded in one turn of the event loop; it takes 1 to 2 ms. */
 const TURN_BYTES = 8 * PART_BYTES;
 
+export type BytesInPieces = Iterable<Uint8Array> | AsyncIterable<Uint8Array>;
+
 export interface BytesJsonOptions {
-  /** Members with bytes, in pieces: the first ones of the object. */
-  readonly bytes: Readonly<Record<string, Iterable<Uint8Array>>>;
+  /** Members with bytes, in pieces that need not last longer than to the next one: the first ones of the object. */
+  readonly bytes: Readonly<Record<string, BytesInPieces>>;
   /** The bytes are UTF-8, what is invalid becomes U+FFFD; otherwise they are in base64. */
   readonly isText: boolean;
   /** The other members, at least one. */
@@ -37,18 +39,15 @@ export async function* bytesJson({ bytes, isText, fields }: BytesJsonOptions): A
   yield Buffer.from(`${before}${JSON.stringify(fields).slice(1)}`);
 }
 
-async function* encoded(
-  pieces: Iterable<Uint8Array>,
-  { unfinished, encode }: Encoding,
-): AsyncGenerator<Buffer> {
+async function* encoded(pieces: BytesInPieces, { unfinished, encode }: Encoding): AsyncGenerator<Buffer> {
   let rest: Buffer = Buffer.alloc(0);
   let turnBytes = 0;
-  for (const piece of pieces) {
+  for await (const piece of pieces) {
     for (let at = 0; at < piece.length; at += PART_BYTES) {
       const part = Buffer.from(piece.buffer, piece.byteOffset + at, Math.min(PART_BYTES, piece.length - at));
       const joined = rest.length > 0 ? Buffer.concat([rest, part]) : part;
       const end = joined.length - unfinished(joined);
-      rest = joined.subarray(end);
+      rest = Buffer.from(joined.subarray(end));
       if (end > 0) yield encode(joined.subarray(0, end));
       turnBytes += part.length;
       if (turnBytes < TURN_BYTES) continue;

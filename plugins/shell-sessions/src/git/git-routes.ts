@@ -136,9 +136,9 @@ class Git {
       stop();
     });
     signal.addEventListener("abort", stop, { once: true });
-    const collector = new OutputCollector(MAX_STDERR_BYTES);
+    const collector = new OutputCollector({ maxBytes: MAX_STDERR_BYTES });
     try {
-      for await (const piece of output) collector.add(piece);
+      for await (const piece of output) await collector.add(piece);
     } finally {
       cancel();
       signal.removeEventListener("abort", stop);
@@ -150,8 +150,8 @@ class Git {
         repository: url,
       });
     }
-    const { stdout, stderr } = collector.result();
+    const { stdout, stderr } = await collector.result();
     const exitCode = exit === undefined ? 137 : exitCodeOf(exit);
-    return { exitCode, stdout: stdout.toString(), stderr: stderr.toString() };
+    return { exitCode, stdout: String(await stdout.join()), stderr: String(await stderr.join()) };
   }
 }

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { after, before, describe, it } from "node:test";
 import { setTimeout as delay } from "node:timers/promises";
-import { Clock, definePlugin, type LiveSandbox, systemClock } from "@coppice/core";
+import { Clock, definePlugin, type LiveSandbox, Spool, systemClock } from "@coppice/core";
 import { startTestServer, type TestServer } from "@coppice/core/testing";
 import commandsPlugin, { Commands } from "@coppice/plugin-commands";
 import localProcess from "@coppice/plugin-local-process";
@@ -17,15 +17,17 @@ describe("processes of sessions", { timeout: 120_000 }, () => {
   let shells: ShellSessions;
   let sessions: SandboxSessions;
   let processes: SandboxProcesses;
+  let spool: Spool;
 
   before(async () => {
     const config = shellSessionsConfig.parse({ processGrace: "500ms", maxOutput: "1KiB" });
     const probe = definePlugin({
       name: "probe",
       requires: { commands: Commands, clock: Clock },
-      setup(_, services) {
+      setup(probing, services) {
         ({ commands } = services);
-        shells = new ShellSessions({ config, ...services });
+        spool = new Spool({ directory: () => probing.dataDir(), maxBytes: config.maxSpool });
+        shells = new ShellSessions({ config, spool, ...services });
       },
     });
     server = await startTestServer({
@@ -37,7 +39,7 @@ describe("processes of sessions", { timeout: 120_000 }, () => {
     });
     sandbox = await server.sandboxes.create({ template: "base", timeoutMs: 120_000, secure: false });
     sessions = await shells.of(sandbox);
-    processes = new SandboxProcesses({ sandbox, commands, config, clock: systemClock });
+    processes = new SandboxProcesses({ sandbox, commands, config, spool, clock: systemClock });
   });
   after(async () => {
     await shells.close();
@@ -52,6 +54,11 @@ describe("processes of sessions", { timeout: 120_000 }, () => {
     }
   };
 
+  const logged = async (id: string, stream: "stdout" | "stderr"): Promise<string> => {
+    await using logs = await processes.logs(id);
+    return String(await logs[stream].join());
+  };
+
   it("start in the state of their session, which they do not change, and outlive it", async () => {
     const session = sessions.create("state", { env: { A: "it's" } });
     await session.exec({ command: "cd /usr; plain=1; f() { echo f $1; }; set -o pipefail" });
@@ -61,18 +68,15 @@ describe("processes of sessions", { timeout: 120_000 }, () => {
     const { status, exitCode, command: text } = await ended("state");
     assert.deepEqual([status, exitCode, text], ["failed", 1, command]);
     const { stdout, stderr } = await processes.logs("state");
-    assert.match(stdout.toString(), /^f 2\nit's 1 b '\n"\$x\n\/usr\npipefail\s+on\nlate\n$/);
-    assert.equal(stderr.toString(), "");
+    assert.match(String(await stdout.join()), /^f 2\nit's 1 b '\n"\$x\n\/usr\npipefail\s+on\nlate\n$/);
+    assert.equal(String(await stderr.join()), "");
   });
 
   it("say a directory that is missing, and a syntax error", async () => {
     const session = sessions.get("errors");
     await processes.start(session, { id: "cwd", command: "echo never", cwd: "/missing" });
     assert.equal((await ended("cwd")).exitCode, 1);
-    assert.equal(
-      (await processes.logs("cwd")).stderr.toString(),
-      "Failed to change directory to '/missing'\n",
-    );
+    assert.equal(await logged("cwd", "stderr"), "Failed to change directory to '/missing'\n");
     await processes.start(session, { id: "syntax", command: "echo 'no end" });
     assert.equal((await ended("syntax")).exitCode, 2);
     await assert.rejects(processes.start(session, { command: " " }), { code: "INVALID_COMMAND" });
@@ -93,7 +97,7 @@ describe("processes of sessions", { timeout: 120_000 }, () => {
     const expected = Array.from({ length: 300 }, (_, index) => `${index + 1}\n`).join("");
     assert.deepEqual(texts, { stdout: expected, stderr: expected, terminal: "" });
     const { stdout, truncated } = await processes.logs("output");
-    assert.equal(stdout.toString(), expected.slice(0, 1024));
+    assert.equal(String(await stdout.join()), expected.slice(0, 1024));
     assert.equal(truncated, true);
   });
 
@@ -107,7 +111,7 @@ describe("processes of sessions", { timeout: 120_000 }, () => {
     let inner = 0;
     while (inner === 0) {
       await delay(50);
-      inner = Number((await processes.logs("kill")).stdout.toString());
+      inner = Number(await logged("kill", "stdout"));
     }
     await processes.kill("kill");
     assert.equal((await started.ended).outcome, "killed");
@@ -120,10 +124,10 @@ describe("processes of sessions", { timeout: 120_000 }, () => {
 
   it("are killed before their next command", async () => {
     await processes.start(sessions.get("kill"), { id: "script", command: "echo on; sleep 60; echo off" });
-    while ((await processes.logs("script")).stdout.toString() === "") await delay(20);
+    while ((await logged("script", "stdout")) === "") await delay(20);
     await processes.kill("script");
     assert.equal((await ended("script")).exitCode, 143);
-    assert.equal((await processes.logs("script")).stdout.toString(), "on\n");
+    assert.equal(await logged("script", "stdout"), "on\n");
   });
 
   it("of all surfaces are listed by tag or id, and stopped at their time-out", async () => {

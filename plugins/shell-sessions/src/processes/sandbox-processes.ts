@@ -1,5 +1,5 @@
 import { posix } from "node:path";
-import { type Clock, fulfilledWithin, type LiveSandbox, SandboxError } from "@coppice/core";
+import { type Clock, fulfilledWithin, type LiveSandbox, SandboxError, type Spool } from "@coppice/core";
 import type {
   Commands,
   LoggedCommand,
@@ -7,10 +7,9 @@ import type {
   OutputPiece,
   StartedCommand,
 } from "@coppice/plugin-commands";
-import type { BytePieces } from "../shell/byte-pieces.js";
 import { ShellError } from "../shell/shell-error.js";
 import { exitCodeOf } from "../shell/exit-code.js";
-import { OutputCollector } from "../shell/output-collector.js";
+import { type CollectedOutput, OutputCollector } from "../shell/output-collector.js";
 import { newState, processStart } from "../shell/process-start.js";
 import { checkCommand, type ExecCommand, type Session } from "../shell/session.js";
 import { signalTree } from "../shell/signal-tree.js";
@@ -28,12 +27,6 @@ export interface ShellProcess {
   readonly startedAtMs: number;
   readonly endedAtMs: number | undefined;
   readonly exitCode: number | undefined;
-}
-
-export interface ProcessLogs {
-  readonly stdout: BytePieces;
-  readonly stderr: BytePieces;
-  readonly truncated: boolean;
 }
 
 /** A process with its output, from the first byte that is kept to the end of the process. */
@@ -58,6 +51,7 @@ export interface SandboxProcessesOptions {
   readonly commands: Commands;
   readonly clock: Clock;
   readonly config: ShellSessionsConfig;
+  readonly spool: Spool;
 }
 
 /**
@@ -144,19 +138,29 @@ export class SandboxProcesses {
     return results.filter(({ status }) => status === "fulfilled").length;
   }
 
-  async logs(id: string): Promise<ProcessLogs> {
-    const { config } = this.#options;
-    const collector = new OutputCollector(config.maxOutput);
-    let isFirst = true;
-    let isCut = false;
-    for await (const { stream, data, offset } of this.#kept(await this.#logged(id))) {
-      isCut ||= isFirst && offset > 0;
-      isFirst = false;
-      collector.add({ stream, data });
-      if (collector.isFull) break;
+  async logs(id: string): Promise<CollectedOutput> {
+    const logged = await this.#logged(id);
+    const collector = this.newCollector(this.#options.config.maxOutput);
+    try {
+      let isFirst = true;
+      let isCut = false;
+      for await (const { stream, data, offset } of this.#kept(logged)) {
+        isCut ||= isFirst && offset > 0;
+        isFirst = false;
+        await collector.add({ stream, data });
+        if (collector.isFull) break;
+      }
+      const { truncated, ...output } = await collector.result();
+      return { ...output, truncated: truncated || isCut };
+    } catch (error) {
+      await collector[Symbol.asyncDispose]();
+      throw error;
     }
-    const { truncated, ...output } = collector.result();
-    return { ...output, truncated: truncated || isCut };
+  }
+
+  /** For the output of one command. */
+  newCollector(maxBytes: number): OutputCollector {
+    return new OutputCollector({ maxBytes, spool: this.#options.spool });
   }
 
   /** @throws ShellError PROCESS_NOT_FOUND */
@@ -223,10 +227,11 @@ export class SandboxProcesses {
     const { sandbox, commands } = this.#options;
     const logs = commands.log(sandbox.record.id);
     for (let cursor = 0; ;) {
-      const { pieces, nextCursor } = await logs.page(id, { cursor, limitBytes: PAGE_BYTES });
-      yield* pieces;
-      if (nextCursor === cursor) return;
-      cursor = nextCursor;
+      const page = await logs.page(id, { cursor, limitBytes: PAGE_BYTES });
+      yield* page.pieces;
+      page.release();
+      if (page.nextCursor === cursor) return;
+      cursor = page.nextCursor;
     }
   }
 

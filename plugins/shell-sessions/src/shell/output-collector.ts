@@ -1,49 +1,92 @@
+import type { Spool, SpoolFile } from "@coppice/core";
 import type { Output } from "@coppice/core/backend";
 import { BytePieces } from "./byte-pieces.js";
 
 /** Size of the first piece of a stream; each further one is twice as large as the one before. */
 const FIRST_BYTES = 4 * 1024;
-const LARGEST_BYTES = 1024 * 1024;
+/** A stream that fills a piece of this size goes to a file. */
+const LARGEST_BYTES = 512 * 1024;
+/** Full pieces of a stream that wait for the disk before its command waits as well. */
+const MOST_WAITING = 2;
+
+export interface CollectorOptions {
+  readonly maxBytes: number;
+  /** Where more than about 1 MiB of a stream goes; it stays in memory when absent. */
+  readonly spool?: Spool;
+}
+
+/** To be disposed of when it was read. */
+export interface CollectedOutput extends AsyncDisposable {
+  readonly stdout: BytePieces;
+  readonly stderr: BytePieces;
+  /** Some output was dropped: there was more than the limit, or no room on the disk. */
+  readonly truncated: boolean;
+}
 
 /** Collects the output of a command up to a limit of each stream. */
-export class OutputCollector {
+export class OutputCollector implements AsyncDisposable {
   readonly #streams: { readonly stdout: StreamBytes; readonly stderr: StreamBytes };
   #isTruncated = false;
 
-  constructor(maxBytes: number) {
-    this.#streams = { stdout: new StreamBytes(maxBytes), stderr: new StreamBytes(maxBytes) };
+  constructor(options: CollectorOptions) {
+    this.#streams = { stdout: new StreamBytes(options), stderr: new StreamBytes(options) };
   }
 
-  /** Each stream has reached the limit. */
+  /** Nothing more of either stream can be kept. */
   get isFull(): boolean {
     const { stdout, stderr } = this.#streams;
     return this.#isTruncated && stdout.leftBytes === 0 && stderr.leftBytes === 0;
   }
 
-  add({ stream, data }: Output): void {
+  /** Copies the bytes. @returns what to wait for before more is added; undefined for nothing. */
+  add({ stream, data }: Output): Promise<void> | undefined {
     const bytes = this.#streams[stream === "stderr" ? "stderr" : "stdout"];
     if (data.length > bytes.leftBytes) this.#isTruncated = true;
     bytes.add(data.subarray(0, bytes.leftBytes));
+    return bytes.room;
   }
 
-  result(): { readonly stdout: BytePieces; readonly stderr: BytePieces; readonly truncated: boolean } {
+  /** Everything that was added. Disposing of it disposes of the collector. */
+  async result(): Promise<CollectedOutput> {
     const { stdout, stderr } = this.#streams;
-    return { stdout: stdout.pieces(), stderr: stderr.pieces(), truncated: this.#isTruncated };
+    return {
+      stdout: await stdout.pieces(),
+      stderr: await stderr.pieces(),
+      truncated: this.#isTruncated,
+      [Symbol.asyncDispose]: () => this[Symbol.asyncDispose](),
+    };
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    const { stdout, stderr } = this.#streams;
+    await Promise.all([stdout[Symbol.asyncDispose](), stderr[Symbol.asyncDispose]()]);
   }
 }
 
 /**
- * The bytes of a stream, copied into large pieces: V8 scans its heap for many small buffers that survive, and that takes
- * longer than the copy.
+ * The bytes of a stream, copied into large pieces, and from there to a file. V8 scans its heap again and again for
+ * buffers that survive, and that takes longer than the copies.
  */
-class StreamBytes {
-  readonly #full: Uint8Array[] = [];
+class StreamBytes implements AsyncDisposable {
+  readonly #spool: Spool | undefined;
+  /** Full pieces that are not in the file. */
+  #full: Buffer[] = [];
+  /** Never empty once there is a byte: the last one is always in memory. */
   #current: Buffer = Buffer.alloc(0);
   #filled = 0;
+  /** A piece whose bytes are in the file. */
+  #spare: Buffer | undefined;
+  #file: SpoolFile | undefined;
+  #writing: Promise<void> | undefined;
   leftBytes: number;
 
-  constructor(maxBytes: number) {
+  constructor({ maxBytes, spool }: CollectorOptions) {
     this.leftBytes = maxBytes;
+    this.#spool = spool;
+  }
+
+  get room(): Promise<void> | undefined {
+    return this.#full.length < MOST_WAITING ? undefined : this.#writing;
   }
 
   /** @param data at most as many bytes as are left. */
@@ -58,15 +101,41 @@ class StreamBytes {
     }
   }
 
-  pieces(): BytePieces {
+  async pieces(): Promise<BytePieces> {
+    await this.#writing;
     const last = this.#current.subarray(0, this.#filled);
-    return new BytePieces(last.length > 0 ? [...this.#full, last] : this.#full);
+    return new BytePieces(last.length > 0 ? [...this.#full, last] : this.#full, this.#file);
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#full = [];
+    await this.#writing;
+    await this.#file?.[Symbol.asyncDispose]();
   }
 
   #grow(): void {
-    if (this.#filled > 0) this.#full.push(this.#current);
-    const size = Math.max(FIRST_BYTES, Math.min(2 * this.#current.length, LARGEST_BYTES));
-    this.#current = Buffer.allocUnsafeSlow(size);
+    const { length } = this.#current;
+    if (length > 0) this.#full.push(this.#current);
+    if (length === LARGEST_BYTES && this.#spool !== undefined) this.#writing ??= this.#write(this.#spool);
+    const size = Math.max(FIRST_BYTES, Math.min(2 * length, LARGEST_BYTES));
+    this.#current = this.#spare ?? Buffer.allocUnsafeSlow(size);
+    this.#spare = undefined;
     this.#filled = 0;
+  }
+
+  /** Moves full pieces to the file until there are none. Never rejects. */
+  async #write(spool: Spool): Promise<void> {
+    try {
+      this.#file ??= await spool.open();
+      for (let piece = this.#full[0]; piece !== undefined; piece = this.#full[0]) {
+        await this.#file.write(piece);
+        this.#full.shift();
+        if (piece.length === LARGEST_BYTES) this.#spare = piece;
+      }
+    } catch {
+      // A full disk costs a part of the output, not the result of the command.
+      this.leftBytes = 0;
+    }
+    this.#writing = undefined;
   }
 }

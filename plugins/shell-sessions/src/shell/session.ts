@@ -1,4 +1,4 @@
-import type { BytePieces } from "./byte-pieces.js";
+import type { CollectedOutput } from "./output-collector.js";
 import { ShellError } from "./shell-error.js";
 
 export interface ExecCommand {
@@ -12,12 +12,8 @@ export interface ExecCommand {
   readonly timeoutMs?: number | undefined;
 }
 
-export interface ExecResult {
+export interface ExecResult extends CollectedOutput {
   readonly exitCode: number;
-  readonly stdout: BytePieces;
-  readonly stderr: BytePieces;
-  /** Output beyond `maxOutput` was dropped. */
-  readonly truncated: boolean;
 }
 
 /** A shell that keeps its state between commands. Calls run one after the other, in the order in which they were made. */

@@ -1,5 +1,5 @@
 import { posix } from "node:path";
-import { type Clock, type LiveSandbox, processEnvironment, Semaphore } from "@coppice/core";
+import { type Clock, type LiveSandbox, processEnvironment, Semaphore, type Spool } from "@coppice/core";
 import type { Exit, Signal } from "@coppice/core/backend";
 import type { Commands } from "@coppice/plugin-commands";
 import { ShellError } from "./shell-error.js";
@@ -23,6 +23,7 @@ export interface ShellSessionOptions {
   readonly commands: Commands;
   readonly clock: Clock;
   readonly config: ShellSessionsConfig;
+  readonly spool: Spool;
   readonly open: OpenSession;
 }
 
@@ -140,21 +141,38 @@ export class ShellSession implements Session {
     return shell;
   }
 
-  async #exec(shell: Shell, { command, cwd, env, timeoutMs }: ExecCommand): Promise<ExecResult> {
+  async #exec(shell: Shell, command: ExecCommand): Promise<ExecResult> {
+    const { config, spool } = this.#options;
+    const collector = new OutputCollector({ maxBytes: config.maxOutput, spool });
+    try {
+      const exitCode = await this.#run(shell, command, collector);
+      return { exitCode, ...(await collector.result()) };
+    } catch (error) {
+      await collector[Symbol.asyncDispose]();
+      throw error;
+    }
+  }
+
+  /** @returns the exit code. */
+  async #run(
+    shell: Shell,
+    { command, cwd, env, timeoutMs }: ExecCommand,
+    collector: OutputCollector,
+  ): Promise<number> {
     const { sandbox, commands, config, open } = this.#options;
     const tracked = new TrackedProcess(shell);
     const args = ["-c", command.slice(0, SHOWN_LENGTH)];
     commands.track(sandbox, { path: "bash", args, cwd: this.#cwd, input: "none" }, tracked);
-    const collector = new OutputCollector(config.maxOutput);
     const limitMs = timeoutMs ?? open.commandTimeoutMs ?? config.commandTimeout;
     const end = await shell.run({
       command,
       cwd: cwd === undefined ? undefined : posix.resolve(this.#cwd, cwd),
       env,
       timeoutMs: limitMs,
-      onOutput: (output) => {
-        collector.add(output);
-        return tracked.push(output);
+      async onOutput(output) {
+        const room = collector.add(output);
+        await tracked.push(output);
+        await room;
       },
     });
     const exit = endedBy(end, tracked.killedBy);
@@ -163,7 +181,7 @@ export class ShellSession implements Session {
     else this.#cwd = end.cwd;
     if (end.isOverdue) throw this.#overdueError(command, limitMs);
     if (end.status === undefined && end.state === undefined) throw this.#terminatedError(exit);
-    return { exitCode: exitCodeOf(exit), ...collector.result() };
+    return exitCodeOf(exit);
   }
 
   /** Forgets a shell that has ended. Its state is for the next one; without it the next call is told after a time-out. */

@@ -3,14 +3,17 @@ import { after, before, describe, it } from "node:test";
 import { setTimeout as delay } from "node:timers/promises";
 import { setFlagsFromString } from "node:v8";
 import { runInNewContext } from "node:vm";
-import { Clock, definePlugin, type LiveSandbox } from "@coppice/core";
+import { Clock, definePlugin, type LiveSandbox, Spool } from "@coppice/core";
 import { startTestServer, type TestServer } from "@coppice/core/testing";
 import commandsPlugin, { Commands } from "@coppice/plugin-commands";
 import localProcess from "@coppice/plugin-local-process";
+import type { BytePieces } from "./byte-pieces.js";
 import { ShellError } from "./shell-error.js";
 import { shellSessionsConfig } from "../shell-sessions-config.js";
 import type { SandboxSessions } from "./session.js";
 import { ShellSessions } from "./shell-sessions.js";
+
+const text = async (pieces: BytePieces): Promise<string> => (await pieces.join()).toString();
 
 describe("sessions of shells", { timeout: 180_000 }, () => {
   let server: TestServer;
@@ -25,15 +28,20 @@ describe("sessions of shells", { timeout: 180_000 }, () => {
     const probe = definePlugin({
       name: "probe",
       requires: { commands: Commands, clock: Clock },
-      setup(_, services) {
+      setup(probing, services) {
         ({ commands } = services);
         const config = shellSessionsConfig.parse({
           killGrace: "2s",
           maxOutput: "1MiB",
           workdir: "/nowhere/at/all",
         });
-        shells = new ShellSessions({ config, ...services });
-        narrow = new ShellSessions({ config: { ...config, maxSessions: 1, maxWaiting: 1 }, ...services });
+        const spool = new Spool({ directory: () => probing.dataDir(), maxBytes: config.maxSpool });
+        shells = new ShellSessions({ config, spool, ...services });
+        narrow = new ShellSessions({
+          config: { ...config, maxSessions: 1, maxWaiting: 1 },
+          spool,
+          ...services,
+        });
       },
     });
     server = await startTestServer({
@@ -54,8 +62,8 @@ describe("sessions of shells", { timeout: 180_000 }, () => {
   const fresh = () => sessions.get(`session ${(made += 1)}`);
   const outputOf = async (session: ReturnType<typeof fresh>, command: string): Promise<string> => {
     const { stdout, stderr, exitCode } = await session.exec({ command });
-    assert.equal(exitCode, 0, stderr.toString());
-    return stdout.toString();
+    assert.equal(exitCode, 0, await text(stderr));
+    return await text(stdout);
   };
 
   it("a session keeps directory, variables, functions, aliases and options", async () => {
@@ -80,13 +88,13 @@ describe("sessions of shells", { timeout: 180_000 }, () => {
     const { stdout, stderr, exitCode, truncated } = await session.exec({
       command: String.raw`printf 'a\0\377\036b'; echo e >&2; exit_code() { return 7; }; exit_code`,
     });
-    assert.deepEqual([...stdout.join()], [0x61, 0, 0xff, 0x1e, 0x62]);
-    assert.equal(stderr.toString(), "e\n");
+    assert.deepEqual([...(await stdout.join())], [0x61, 0, 0xff, 0x1e, 0x62]);
+    assert.equal(await text(stderr), "e\n");
     assert.equal(exitCode, 7);
     assert.equal(truncated, false);
     const large = await session.exec({ command: "head -c 3000000 /dev/zero; echo more >&2" });
-    assert.equal(large.stdout.length, 1024 * 1024);
-    assert.equal(large.stderr.toString(), "more\n");
+    assert.equal((await large.stdout.join()).length, 1024 * 1024);
+    assert.equal(await text(large.stderr), "more\n");
     assert.equal(large.truncated, true);
   });
 
@@ -116,15 +124,15 @@ describe("sessions of shells", { timeout: 180_000 }, () => {
       env,
       cwd: "/bin",
     });
-    assert.equal(stdout.toString(), "new\n'value'|2|$x\n/bin\n");
+    assert.equal(await text(stdout), "new\n'value'|2|$x\n/bin\n");
     assert.equal(
       await outputOf(session, 'echo "$kept|$other|${added-gone}"; pwd'),
       "old value|it's|gone\n/usr\n",
     );
     const missing = await session.exec({ command: "echo never", cwd: "missing" });
     assert.equal(missing.exitCode, 1);
-    assert.equal(missing.stdout.length, 0);
-    assert.equal(missing.stderr.toString(), "Failed to change directory to '/usr/missing'\n");
+    assert.equal((await missing.stdout.join()).length, 0);
+    assert.equal(await text(missing.stderr), "Failed to change directory to '/usr/missing'\n");
     await assert.rejects(session.exec({ command: "true", env: { "A-B": "1" } }), {
       code: "COMMAND_EXECUTION_ERROR",
     });
@@ -158,7 +166,7 @@ describe("sessions of shells", { timeout: 180_000 }, () => {
       await outputOf(session, "mark=here");
       assert.equal((await session.exec({ command })).exitCode, exitCode);
       const { stdout } = await session.exec({ command: 'echo "$mark"' });
-      assert.match(stdout.toString(), /here/);
+      assert.match(await text(stdout), /here/);
     });
   }
 
@@ -250,7 +258,7 @@ describe("sessions of shells", { timeout: 180_000 }, () => {
     assert.ok(row);
     await row.kill("SIGKILL");
     const { stdout, exitCode } = await running;
-    assert.equal(stdout.toString(), "first\n");
+    assert.equal(await text(stdout), "first\n");
     assert.equal(exitCode, 137);
     assert.equal((await row.ended).outcome, "killed");
     assert.equal(await outputOf(session, "echo again"), "again\n");
@@ -264,7 +272,7 @@ describe("sessions of shells", { timeout: 180_000 }, () => {
     const running = session.exec({ command: "sleep 0.3; echo done" });
     await delay(50);
     const deleted = sessions.delete("one");
-    assert.equal((await running).stdout.toString(), "done\n");
+    assert.equal(await text((await running).stdout), "done\n");
     assert.equal(await deleted, true);
     assert.equal(await sessions.delete("one"), false);
     await assert.rejects(session.exec({ command: "true" }), { code: "SESSION_DESTROYED" });
@@ -280,7 +288,7 @@ describe("sessions of shells", { timeout: 180_000 }, () => {
     assert.deepEqual(few.ids(), []);
     assert.throws(() => few.get("b"), { code: "RESOURCE_BUSY" });
     const { stdout } = await sessions.get("other").exec({ command: 'touch "$HOME/over"; echo done' });
-    assert.equal(stdout.toString(), "done\n");
+    assert.equal(await text(stdout), "done\n");
     await running;
     await waiting;
     assert.equal(await deleted, true);

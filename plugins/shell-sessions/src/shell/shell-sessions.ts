@@ -1,4 +1,4 @@
-import type { Clock, LiveSandbox } from "@coppice/core";
+import type { Clock, LiveSandbox, Spool } from "@coppice/core";
 import type { Commands } from "@coppice/plugin-commands";
 import { ShellError } from "./shell-error.js";
 import type { ShellSessionsConfig } from "../shell-sessions-config.js";
@@ -10,6 +10,7 @@ export interface ShellSessionsOptions {
   readonly commands: Commands;
   readonly clock: Clock;
   readonly config: ShellSessionsConfig;
+  readonly spool: Spool;
 }
 
 /** The sessions of every sandbox, dropped with it. */

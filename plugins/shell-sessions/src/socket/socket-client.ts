@@ -115,9 +115,10 @@ export class SocketClient {
     const [status, body] = "text" in answer ? [200, answer.text] : [answer.status ?? 200, answer.json];
     const head = { type: "response", id, status, done: true };
     if ("text" in answer || answer.long === undefined) return await this.#writer.send({ ...head, body });
-    const { long, isBase64 = false, json: fields } = answer;
+    const { long, held, isBase64 = false, json: fields } = answer;
+    await using _ = held;
     const inner = bytesJson({ bytes: long, isText: !isBase64, fields });
-    return await this.#writer.sendParts(enclosed(`${JSON.stringify(head).slice(0, -1)},"body":`, inner, "}"));
+    await this.#writer.sendParts(enclosed(`${JSON.stringify(head).slice(0, -1)},"body":`, inner, "}"));
   }
 
   async #dispatch({ method, path, body, headers }: SocketRequest, signal: AbortSignal): Promise<ShellAnswer> {

@@ -15,10 +15,19 @@ export class SocketWriter {
     return this.sendParts([Buffer.from(JSON.stringify(message))]);
   }
 
-  /** As `send`, for a message in parts. */
+  /** As `send`, for a message in parts. When the parts fail, so does the connection. @throws what they throw. */
   sendParts(parts: AsyncIterable<Buffer> | Iterable<Buffer>): Promise<void> {
     return this.#turns.run(async () => {
-      for await (const part of parts) await this.#send(part, false);
+      try {
+        for await (const part of parts) {
+          if (this.#socket.readyState !== this.#socket.OPEN) return;
+          await this.#send(part, false);
+        }
+      } catch (error) {
+        // Nothing else can be said in a message that was begun.
+        this.#socket.terminate();
+        throw error;
+      }
       await this.#send(Buffer.alloc(0), true);
     });
   }

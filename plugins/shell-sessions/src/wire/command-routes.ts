@@ -2,7 +2,6 @@ import { posix } from "node:path";
 import type { OutputPiece, StartedCommand } from "@coppice/plugin-commands";
 import type { SandboxProcesses } from "../processes/sandbox-processes.js";
 import { exitCodeOf } from "../shell/exit-code.js";
-import { OutputCollector } from "../shell/output-collector.js";
 import {
   checkCommand,
   type ExecCommand,
@@ -49,7 +48,8 @@ export function commandRoutes(config: ShellSessionsConfig): readonly ShellRoute[
           ...(truncated && { truncated }),
           ...(sessionId && { sessionId }),
         }),
-        long: { stdout: stdout.pieces, stderr: stderr.pieces },
+        long: { stdout, stderr },
+        held: result,
         isBase64: isBase64(encoding),
       };
     },
@@ -139,16 +139,21 @@ export async function execAlone(
 ): Promise<ExecResult> {
   const timeoutMs = command.timeoutMs ?? commandTimeout;
   const started = await processes.run({ ...command, timeoutMs, lastOutputMs: LAST_OUTPUT_MS });
-  const collector = new OutputCollector(maxOutput);
-  for await (const piece of started.subscribe(new AbortController().signal)) collector.add(piece);
-  const { exit } = await started.ended;
-  const result = collector.result();
-  if (started.expired.aborted) {
-    const stderr = result.stderr.with(Buffer.from(timedOutText(timeoutMs)));
-    return { ...result, stderr, exitCode: TIMED_OUT };
+  const collector = processes.newCollector(maxOutput);
+  try {
+    for await (const piece of started.subscribe(new AbortController().signal)) await collector.add(piece);
+    const { exit } = await started.ended;
+    const result = await collector.result();
+    if (started.expired.aborted) {
+      const stderr = result.stderr.with(Buffer.from(timedOutText(timeoutMs)));
+      return { ...result, stderr, exitCode: TIMED_OUT };
+    }
+    if (exit === undefined) throw endedWithSandbox();
+    return { ...result, exitCode: exitCodeOf(exit) };
+  } catch (error) {
+    await collector[Symbol.asyncDispose]();
+    throw error;
   }
-  if (exit === undefined) throw endedWithSandbox();
-  return { ...result, exitCode: exitCodeOf(exit) };
 }
 
 function timedOutText(timeoutMs: number | null | undefined): string {

@@ -1,4 +1,4 @@
-import type { Clock, LiveSandbox } from "@coppice/core";
+import type { Clock, LiveSandbox, Spool } from "@coppice/core";
 import type { Commands } from "@coppice/plugin-commands";
 import { SandboxProcesses } from "../processes/sandbox-processes.js";
 import type { ShellSessions } from "../shell/shell-sessions.js";
@@ -16,6 +16,7 @@ export interface DispatcherOptions {
   readonly commands: Commands;
   readonly clock: Clock;
   readonly config: ShellSessionsConfig;
+  readonly spool: Spool;
 }
 
 export function dispatcher({ shells, ...options }: DispatcherOptions): Dispatch {

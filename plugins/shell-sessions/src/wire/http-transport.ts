@@ -67,13 +67,17 @@ async function serve(
     ctx.type = "text/plain";
     ctx.body = answer.text;
   } else {
-    const { json: fields, long, isBase64 = false, status = 200 } = answer;
+    const { json: fields, long, held, isBase64 = false, status = 200 } = answer;
     ctx.status = status;
     ctx.type = "json";
-    ctx.body =
-      long === undefined
-        ? fields
-        : Readable.from(bytesJson({ bytes: long, isText: !isBase64, fields }), { objectMode: false });
+    if (long === undefined) ctx.body = fields;
+    else {
+      const json = bytesJson({ bytes: long, isText: !isBase64, fields });
+      const body = Readable.from(json, { objectMode: false });
+      // Not by the generator: one that was never started does not run its `finally`.
+      body.once("close", () => void held?.[Symbol.asyncDispose]());
+      ctx.body = body;
+    }
   }
 }
 

@@ -65,10 +65,12 @@ const logs: ShellRoute = {
   method: "GET",
   path: "/api/process/:id/logs",
   async handle({ processes, params, query }) {
-    const { stdout, stderr, truncated } = await processes.logs(idOf(params));
+    const held = await processes.logs(idOf(params));
+    const { stdout, stderr, truncated } = held;
     return {
       ...success({ processId: idOf(params), ...(truncated && { truncated }) }),
-      long: { stdout: stdout.pieces, stderr: stderr.pieces },
+      long: { stdout, stderr },
+      held,
       isBase64: isBase64(query.get("encoding")),
     };
   },

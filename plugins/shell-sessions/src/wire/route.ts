@@ -1,4 +1,5 @@
 import type { LiveSandbox, Logger } from "@coppice/core";
+import type { BytesInPieces } from "@coppice/plugin-commands";
 import type { z } from "zod";
 import type { SandboxProcesses } from "../processes/sandbox-processes.js";
 import type { SandboxSessions } from "../shell/session.js";
@@ -26,7 +27,9 @@ export type ShellAnswer =
       /** Fields of the answer; the transport adds none. */
       readonly json: Readonly<Record<string, unknown>>;
       /** More fields, with long values: text in UTF-8, or base64 with `isBase64`. */
-      readonly long?: Readonly<Record<string, Iterable<Uint8Array>>>;
+      readonly long?: Readonly<Record<string, BytesInPieces>>;
+      /** Holds what `long` is read from. The transport disposes of it, in every ending. */
+      readonly held?: AsyncDisposable;
       readonly isBase64?: boolean;
       /** 200 when absent. */
       readonly status?: number;

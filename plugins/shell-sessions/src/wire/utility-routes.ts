@@ -4,17 +4,19 @@ import { type ShellRoute, success } from "./route.js";
 
 /** Version of the client that the interface is that of: clients warn of another one. */
 const VERSION = "0.12.10";
+/** More names than this would take the event loop too long. */
+const MAX_NAMES_BYTES = 128 * 1024;
 
-export function utilityRoutes(
-  config: Pick<ShellSessionsConfig, "maxOutput" | "commandTimeout">,
-): readonly ShellRoute[] {
+export function utilityRoutes(config: Pick<ShellSessionsConfig, "commandTimeout">): readonly ShellRoute[] {
   const commands: ShellRoute = {
     method: "GET",
     path: "/api/commands",
     async handle({ processes }) {
-      const { stdout } = await execAlone(processes, { command: "compgen -c" }, config);
-      const names = new Set(stdout.toString().split("\n"));
-      names.delete("");
+      const options = { ...config, maxOutput: MAX_NAMES_BYTES };
+      await using result = await execAlone(processes, { command: "compgen -c" }, options);
+      const text = String(await result.stdout.join());
+      // The last line is empty, or cut.
+      const names = new Set(text.split("\n").slice(0, -1));
       return success({ availableCommands: [...names].toSorted(), count: names.size });
     },
   };
