@@ -4,7 +4,7 @@ import type { BuildResult } from "./build-context.js";
 import type { Layers } from "./layer.js";
 
 /** The finished build of a template that another one starts from. */
-export interface SourceBuild extends Omit<BuildResult, "bytes"> {
+export interface SourceBuild extends BuildResult {
   /** A UUID. */
   readonly buildId: string;
   /** Backend that has its image. */

@@ -11,6 +11,8 @@ export interface Layer {
   readonly context: BuildContext;
   /** Of the template that it was built from, or of the build whose last layer it is. */
   readonly start: StartCommand | undefined;
+  /** Of its files, those of the layers below it included. */
+  readonly bytes: number;
 }
 
 /**
