@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { type ChildProcess, spawn } from "node:child_process";
 import { once } from "node:events";
-import { chmod, mkdir, mkdtemp, readFile, readdir, rename, rm, symlink, writeFile } from "node:fs/promises";
+import { chmod, mkdir, mkdtemp, readdir, rename, rm, symlink, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { createInterface } from "node:readline";
@@ -11,7 +11,7 @@ import { agentBinary } from "@coppice/agent";
 import type { Sandbox } from "@coppice/core/backend";
 import { findProcesses } from "./processes/host-processes.js";
 import { LocalProcessBackend } from "./local-process-backend.js";
-import { childrenOf } from "./testing/children.js";
+import { childrenOf, isRunning } from "./testing/processes.js";
 import { silentLog } from "./testing/silent-log.js";
 
 const SETTINGS = { writeInPlaceLimit: 262_144, diskScanEntries: 1_000, killTimeoutMs: 5_000 };
@@ -261,12 +261,6 @@ async function until(what: string, check: () => Promise<boolean>): Promise<void>
   for (const startMs = performance.now(); !(await check()); await sleep(20)) {
     assert.ok(performance.now() - startMs < 5_000, `${what}: not within 5 s`);
   }
-}
-
-// A killed process may be a zombie until its new parent reaps it.
-async function isRunning(pid: number): Promise<boolean> {
-  const stat = await readFile(`/proc/${pid}/stat`, "latin1").catch(() => ") Z");
-  return !stat.slice(stat.lastIndexOf(")")).startsWith(") Z");
 }
 
 async function* source(text: string): AsyncGenerator<Uint8Array> {

@@ -12,6 +12,7 @@ import {
   type User,
 } from "@coppice/core/backend";
 import { findAccount } from "./files/accounts.js";
+import { asAsked } from "./files/file-error.js";
 import { dialLoopback, LOOPBACK_ADDRESS } from "./processes/dial-loopback.js";
 import type { HostAgent } from "./host-agent.js";
 import { killProcesses, ROOT_VARIABLE } from "./processes/host-processes.js";
@@ -193,10 +194,4 @@ function accountOf(command: Command): User {
   } catch (error) {
     throw new SandboxError("user_unknown", `invalid username: '${command.user}'`, { cause: error });
   }
-}
-
-/** Error with the client's path instead of the host path. */
-function asAsked(error: unknown, hostPath: string, path: string): unknown {
-  if (!(error instanceof SandboxError) || !error.message.includes(hostPath)) return error;
-  return new SandboxError(error, error.message.replaceAll(hostPath, path), { cause: error });
 }

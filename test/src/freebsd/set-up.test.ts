@@ -6,26 +6,13 @@ import { dirname, join } from "node:path";
 import { after, before, describe, it } from "node:test";
 import { fileURLToPath } from "node:url";
 import { promisify } from "node:util";
+import { asFreebsd } from "../harness/freebsd/as-freebsd.js";
 
 const run = promisify(execFile);
 
 const ROOT = fileURLToPath(new URL("../../..", import.meta.url));
 /** Files that set-up reads before the first build. */
 const SOURCES = ["package.json", "package-lock.json", ".npmrc", "scripts", "agent/native"];
-/** Makes a Node process take this system for FreeBSD, on a processor with the fewest tools. */
-const AS_FREEBSD = `Object.defineProperty(process, "platform", { value: "freebsd" });
-Object.defineProperty(process, "arch", { value: "arm64" });\n`;
-/** Tests of code that reads the platform, except where FreeBSD has less: docs/freebsd.md. */
-const TESTS_OF_PLATFORM = [
-  "plugins/local-process/dist/directories/owner.test.js",
-  "plugins/local-process/dist/diagnose-host.test.js",
-  "plugins/local-process/dist/files/remove-tree.test.js",
-  "plugins/local-process/dist/processes/host-processes.test.js",
-  "plugins/local-process/dist/plugin.test.js",
-  "plugins/files/dist/http/files-routes.test.js",
-  "plugins/files/dist/watch/host-watch.test.js",
-  "plugins/files/dist/watch/watchers.test.js",
-];
 const TIMEOUT_MS = 240_000;
 const ELF_OSABI_FREEBSD = 9;
 /** FreeBSD's C library, in a file whose linker left the system out of the header. */
@@ -57,8 +44,7 @@ describe("set-up on FreeBSD, as far as another system shows it", { timeout: TIME
 
   before(async () => {
     tree = await mkdtemp(join(tmpdir(), "coppice-set-up-"));
-    preload = join(tree, "as-freebsd.mjs");
-    await writeFile(preload, AS_FREEBSD);
+    ({ preload } = await asFreebsd(tree));
     const { workspaces } = JSON.parse(await readFile(join(ROOT, "package.json"), "utf8"));
     const folders = (workspaces as string[]).filter((name) => !name.includes("*"));
     const plugins = (await readdir(join(ROOT, "plugins"))).map((name) => `plugins/${name}`);
@@ -97,24 +83,6 @@ describe("set-up on FreeBSD, as far as another system shows it", { timeout: TIME
   it("has the compiler for other processors, too", async () => {
     const { packages } = JSON.parse(await readFile(join(ROOT, "package-lock.json"), "utf8"));
     assert.deepEqual(packages["node_modules/@typescript/typescript-freebsd-arm64"].os, ["freebsd"]);
-  });
-
-  it("is followed by a server whose files, owners and watches work by what FreeBSD has, too", async () => {
-    const { NODE_TEST_CONTEXT: _, ...environment } = process.env;
-    const { stdout } = await run(process.execPath, ["--test", "--test-reporter=tap", ...TESTS_OF_PLATFORM], {
-      cwd: ROOT,
-      env: { ...environment, NODE_OPTIONS: `--import ${preload}` },
-    }).catch((error: Error & { readonly stdout: string }) => assert.fail(error.stdout));
-    const [, passed = ""] = /^# pass (\d+)$/m.exec(stdout) ?? [];
-    assert.ok(Number(passed) >= 40, stdout);
-    // What stands in for the agent where there is no compiler. Descriptors are counted by FreeBSD's procstat(1).
-    const names = ["--test-name-pattern=of the Node process", "--test-skip-pattern=leave no descriptor"];
-    const node = await run(
-      process.execPath,
-      ["--test", "--test-reporter=tap", ...names, "agent/dist/processes.test.js"],
-      { cwd: ROOT, env: { ...environment, NODE_OPTIONS: `--import ${preload}` } },
-    ).catch((error: Error & { readonly stdout: string }) => assert.fail(error.stdout));
-    assert.match(node.stdout, /^# pass (1[5-9]|[2-9]\d)$/m);
   });
 
   it("says which tools FreeBSD does not have", async () => {

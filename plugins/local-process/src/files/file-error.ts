@@ -14,3 +14,10 @@ export function fileError(error: unknown, operation: string, path: string): unkn
   }
   return fileSystemError({ errno: code, operation, path, cause: error }) ?? error;
 }
+
+/** Error with the client's path instead of the one that was used for it. */
+export function asAsked(error: unknown, used: string, path: string): unknown {
+  if (used === path || used === "/") return error;
+  if (!(error instanceof SandboxError) || !error.message.includes(used)) return error;
+  return new SandboxError(error, error.message.replaceAll(used, path), { cause: error });
+}

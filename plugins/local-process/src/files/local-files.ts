@@ -27,11 +27,13 @@ import {
   type WriteOptions,
   fileSystemError,
 } from "@coppice/core/backend";
+import { AgentReads, type Lead } from "./agent-reads.js";
 import { describeEntry } from "./describe-entry.js";
 import { fileError } from "./file-error.js";
 import { removeTree } from "./remove-tree.js";
-import { WatchAgent } from "./watch-agent.js";
+import { TreeAgent } from "./tree-agent.js";
 import {
+  CAN_HOLD,
   type Held,
   type Place,
   type ResolveOptions,
@@ -68,12 +70,13 @@ export interface LocalFilesOptions {
  * Files of a sandbox whose tree is a directory of this host.
  *
  * While the agent watches one of its directories, the agent also makes the changes, so that events arrive in order and
- * before the answer.
+ * before the answer. Where this process cannot hold entries, the agent does all, if there is one.
  */
 export class LocalFiles implements Files {
   readonly watch?: NonNullable<Files["watch"]>;
   readonly #options: LocalFilesOptions;
-  readonly #agent: WatchAgent | undefined;
+  readonly #agent: TreeAgent | undefined;
+  readonly #reads: AgentReads | undefined;
   readonly #closing = new AbortController();
   #isClosed = false;
 
@@ -81,8 +84,13 @@ export class LocalFiles implements Files {
     this.#options = options;
     const { agentBinary: binary, root, writeInPlaceLimit } = options;
     if (binary === undefined) return;
-    const agent = new WatchAgent({ binary, root, writeInPlaceLimit });
+    const agent = new TreeAgent({ binary, root, writeInPlaceLimit });
     this.#agent = agent;
+    const lead: Lead = (path, following) => {
+      using place = this.#find(path, following);
+      return place.resolved;
+    };
+    if (!CAN_HOLD) this.#reads = new AgentReads(agent, lead);
     this.watch = (path, watching) => this.#watch(agent, path, watching);
   }
 
@@ -91,6 +99,7 @@ export class LocalFiles implements Files {
     if (!this.#isClosed) this.#options.tree[Symbol.dispose]();
     this.#isClosed = true;
     this.#closing.abort();
+    await this.#reads?.close();
     await this.#agent?.ended();
   }
 
@@ -101,6 +110,10 @@ export class LocalFiles implements Files {
   async *list(path: string, depth: number): AsyncIterable<FileInfo> {
     const turn = { entries: 0 };
     try {
+      if (this.#reads !== undefined) {
+        yield* this.#reads.list(path, depth);
+        return;
+      }
       using place = this.#find(path, { follow: true });
       if (!place.entry.stats.isDirectory()) {
         throw new SandboxError("path_is_file", `path is not a directory: ${path}`);
@@ -114,6 +127,7 @@ export class LocalFiles implements Files {
   async read(path: string): Promise<OpenFile> {
     let handle: FileHandle | undefined;
     try {
+      if (this.#reads !== undefined) return await this.#reads.read(path);
       using place = this.#find(path, { follow: true, missing: `path '${path}' does not exist` });
       requireRegular(place.entry, `path '${path}'`);
       handle = await openHeld(place.entry, constants.O_RDONLY);
@@ -130,13 +144,13 @@ export class LocalFiles implements Files {
       this.#requireWritable(path);
       const { mode } = options;
       if (await this.#changed(path, (agent, to) => agent.write(to, data, { mode })))
-        return this.#describe(path);
+        return await this.#describe(path);
       const staged = await this.#receive(data);
       if (staged.file === undefined) {
         await this.#shorten(path);
         this.#writeInPlace(path, staged.chunks, options);
       } else await this.#moveIn(path, staged.file, options);
-      return this.#describe(path);
+      return await this.#describe(path);
     } catch (error) {
       throw await this.#changeError(error, "write", path);
     }
@@ -144,7 +158,7 @@ export class LocalFiles implements Files {
 
   async makeDir(path: string): Promise<FileInfo> {
     try {
-      if (await this.#changed(path, (agent, to) => agent.makeDir(to))) return this.#describe(path);
+      if (await this.#changed(path, (agent, to) => agent.makeDir(to))) return await this.#describe(path);
       using place = this.#resolve(path, { follow: true, makeParents: true });
       if (place.entry?.stats.isDirectory()) {
         throw new SandboxError("path_exists", `directory already exists: ${path}`);
@@ -163,7 +177,7 @@ export class LocalFiles implements Files {
     try {
       using from = this.#find(source, { follow: false });
       if (await this.#changed(destination, (agent, to) => agent.move(from.resolved, to), { follow: false })) {
-        return this.#describe(destination);
+        return await this.#describe(destination);
       }
       using to = this.#resolve(destination, { follow: false, makeParents: true });
       renameSync(from.path, to.path);
@@ -199,7 +213,7 @@ export class LocalFiles implements Files {
     }
   }
 
-  async #watch(agent: WatchAgent, path: string, options: WatchOptions): Promise<AsyncIterable<WatchEvent>> {
+  async #watch(agent: TreeAgent, path: string, options: WatchOptions): Promise<AsyncIterable<WatchEvent>> {
     const inside = this.#whereTo(path, { follow: true });
     const use = await agent.use();
     const end = (): void => void use[Symbol.asyncDispose]();
@@ -214,13 +228,13 @@ export class LocalFiles implements Files {
     }
   }
 
-  /** Lets the agent make a change while it watches. @returns false when it does not watch, without a change. */
+  /** Lets the agent make a change, if that is for it. @returns false otherwise, without a change. */
   async #changed(
     path: string,
     change: (agent: AgentFiles, inside: string) => Promise<unknown>,
     options = { follow: true },
   ): Promise<boolean> {
-    await using use = await this.#agent?.join();
+    await using use = await (this.#reads === undefined ? this.#agent?.join() : this.#agent?.use());
     if (use === undefined) return false;
     await change(use.files, this.#whereTo(path, options));
     return true;
@@ -262,8 +276,9 @@ export class LocalFiles implements Files {
     return place as FoundPlace;
   }
 
-  #describe(path: string): FileInfo {
+  async #describe(path: string): Promise<FileInfo> {
     try {
+      if (this.#reads !== undefined) return await this.#reads.stat(path);
       using place = this.#find(path, { follow: false });
       return describeEntry(this.#options.tree, place.entry, path);
     } catch (error) {

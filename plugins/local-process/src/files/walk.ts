@@ -21,7 +21,8 @@ const LINKS_LIMIT = 255;
 const STEPS_LIMIT = 2_048;
 /** Limit of the kernel, in bytes. */
 const PATH_LIMIT = 4_096;
-const CAN_HOLD = process.platform === "linux";
+/** False where a path can be replaced by a link while it is used. */
+export const CAN_HOLD = process.platform === "linux";
 
 /** Failure to resolve a path; `code` is the errno that the kernel would give. */
 export class WalkError extends Error {

@@ -6,13 +6,14 @@ import { SandboxError } from "@coppice/core";
 
 const run = promisify(execFile);
 const AT_ONCE = 32;
+const MOST_OUTPUT = 64 * 1_048_576;
 
 /** Environment variable of a sandbox's processes: the host path of its tree, unique on this host. */
 export const ROOT_VARIABLE = "COPPICE_SANDBOX_ROOT";
 
 /**
  * Finds the processes of a sandbox by the variable in their environment, or, if they cleared it, by a working directory
- * in the sandbox's tree.
+ * in the sandbox's tree, where the system tells it.
  */
 export async function findProcesses(root: string): Promise<readonly number[]> {
   return process.platform === "linux" ? findInProc(root) : findByCommand(root);
@@ -36,15 +37,34 @@ async function belongsTo(pid: number, root: string): Promise<boolean> {
   return `\0${environment}`.includes(`\0${ROOT_VARIABLE}=${Buffer.from(root).toString("latin1")}\0`);
 }
 
-// Best effort: `ps` shows the environment of the user's own processes, on one line with the command.
 async function findByCommand(root: string): Promise<readonly number[]> {
-  const flags = process.platform === "darwin" ? "-axwwE" : "-axwwe";
-  const { stdout } = await run("ps", [flags, "-o", "pid=,command="], { maxBuffer: 64 * 1_048_576 });
-  return stdout
-    .split("\n")
+  const found = await Promise.all([findByEnvironment(root), findByDirectory(root)]);
+  return [...new Set(found.flat())].filter((pid) => pid > 0 && pid !== process.pid);
+}
+
+// Best effort: `ps` shows the environment of the user's own processes, on one line with the command.
+async function findByEnvironment(root: string): Promise<readonly number[]> {
+  const lines = await ps(["pid", "command"], process.platform === "darwin" ? "-axwwE" : "-axwwe");
+  return lines
     .filter((line) => `${line} `.includes(` ${ROOT_VARIABLE}=${root} `))
-    .map((line) => Number.parseInt(line, 10))
-    .filter((pid) => pid > 0 && pid !== process.pid);
+    .map((line) => Number.parseInt(line, 10));
+}
+
+/** Lines of ps(1), with these columns. */
+export async function ps(columns: readonly string[], ...selection: readonly string[]): Promise<string[]> {
+  // FreeBSD's takes all that follows an equals sign in a word for the header of that column.
+  const words = [...selection, ...columns.flatMap((column) => ["-o", `${column}=`])];
+  return (await run("ps", words, { maxBuffer: MOST_OUTPUT })).stdout.split("\n");
+}
+
+/** By FreeBSD's procstat(1). Other systems have none. */
+async function findByDirectory(root: string): Promise<readonly number[]> {
+  if (process.platform !== "freebsd") return [];
+  const { stdout } = await run("procstat", ["-a", "pwdx"], { maxBuffer: MOST_OUTPUT });
+  return stdout.split("\n").flatMap((line) => {
+    const [, pid, directory = ""] = /^\s*(\d+): +(.*)$/.exec(line) ?? [];
+    return directory === root || directory.startsWith(`${root}/`) ? [Number(pid)] : [];
+  });
 }
 
 /**

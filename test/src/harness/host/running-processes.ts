@@ -43,7 +43,9 @@ async function fromProc(names?: readonly string[]): Promise<readonly RunningProc
 }
 
 async function fromPs(): Promise<readonly RunningProcess[]> {
-  const { stdout } = await run("ps", ["-axww", "-o", "pid=,stat=,command="], { maxBuffer: 2 ** 26 });
+  const { stdout } = await run("ps", ["-axww", "-o", "pid=", "-o", "stat=", "-o", "command="], {
+    maxBuffer: 2 ** 26,
+  });
   return stdout.split("\n").flatMap((line) => {
     const [, pid, state = "", commandLine = ""] = /^\s*(\d+)\s+(\S+)\s+(.*)$/.exec(line) ?? [];
     return pid === undefined || state.startsWith("Z") ? [] : [{ pid: Number(pid), commandLine }];

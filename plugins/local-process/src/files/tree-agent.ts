@@ -1,7 +1,7 @@
 import { type AgentConnection, type AgentFiles, startHostAgent } from "@coppice/agent";
 import { findAccount } from "./accounts.js";
 
-export interface WatchAgentOptions {
+export interface TreeAgentOptions {
   readonly binary: string;
   /** Directory of this host that the agent sees as `/`; no path leads out of it. */
   readonly root: string;
@@ -14,13 +14,13 @@ export interface AgentUse extends AsyncDisposable {
 }
 
 /** Agent for the files of one tree. It runs while it has uses. */
-export class WatchAgent {
-  readonly #options: WatchAgentOptions;
+export class TreeAgent {
+  readonly #options: TreeAgentOptions;
   #running: Promise<AgentConnection> | undefined;
   #closing: Promise<void> | undefined;
   #uses = 0;
 
-  constructor(options: WatchAgentOptions) {
+  constructor(options: TreeAgentOptions) {
     this.#options = options;
   }
 
