@@ -199,6 +199,7 @@ export const REASONS = {
     template_not_signed: "A template's signature is missing or wrong. | Sign the template.",
     templates_busy: "Another process builds or removes templates. | Wait for it.",
     template_without_limit: "A quota counts what the template does not limit. | Give it a limit.",
+    image_too_deep: "An image would stand on too many others. | Build it in fewer steps.",
     snapshot_too_deep: "The sandbox has too many snapshots below it. | Make one of the template.",
     limits_below_use: "The sandbox uses more than the new limit. | Free memory or disk first.",
     account_missing: "The template lacks a user. | Add the user to the template.",

@@ -2,6 +2,7 @@ import assert from "node:assert/strict";
 import { it } from "node:test";
 import { SandboxError } from "../kernel/errors.js";
 import type { ErrorCode } from "../kernel/reasons.js";
+import type { Sandbox, SandboxImage } from "../sandbox/contract/backend.js";
 import type { Command, Process } from "../sandbox/contract/process.js";
 import { MemoryBackend, type MemoryBackendOptions, type MemorySandbox } from "./memory-backend.js";
 
@@ -190,4 +191,31 @@ it("ports can be dialled, and open streams are counted until the sandbox is gone
   assert.deepEqual(await sleep.exit, { signal: "SIGKILL" });
   assert.deepEqual(backend.alive, { sandboxes: 0, processes: 0, connections: 0, openFiles: 0 });
   await assert.rejects(sandbox.spawn(command("sleep")), failsWith("unavailable"));
+});
+
+it("a sandbox in memory begins with an image, and becomes one", async () => {
+  const backend = new MemoryBackend({
+    images: {
+      onUnpack: async (_id, { layout }, files) => void (await files.write("/etc/from", bytes(layout))),
+    },
+  });
+  const { signal } = new AbortController();
+  assert.ok(backend.images);
+  const source = { layout: "/layout", reference: "image", maxBytes: 1, maxEntries: 1 };
+  await backend.images.unpack("lower", source, signal);
+  const provision = async (id: string, image: SandboxImage): Promise<Sandbox> =>
+    backend.provision({ id, template: "built", image, limits: {}, allowInternetAccess: true }, signal);
+  const first = await provision("first", { id: "lower", user: "builder" });
+  assert.equal((await first.user()).name, "builder");
+  await first.files.write("/home/user/own", bytes("own"));
+  await first.committing?.commit("upper");
+  await assert.rejects(first.spawn(command("true")), failsWith("unavailable"));
+  await first.destroy();
+  await backend.images.remove("lower");
+  assert.deepEqual(await backend.images.list(), ["upper"]);
+  const second = await provision("second", { id: "upper", user: "user", workdir: "/etc" });
+  assert.equal((await second.user("root")).workdir, "/etc");
+  assert.equal((await second.files.stat("/etc/from")).sizeBytes, 7);
+  assert.equal((await second.files.stat("/home/user/own")).sizeBytes, 3);
+  await assert.rejects(provision("third", { id: "lower", user: "user" }), failsWith("not_found"));
 });

@@ -3,6 +3,8 @@ import { SandboxError } from "../kernel/errors.js";
 import { definePlugin, type Plugin } from "../plugin/plugin.js";
 import {
   Backends,
+  type ImageId,
+  type ImageSource,
   type Limits,
   type Loss,
   type Sandbox,
@@ -65,6 +67,22 @@ export interface MemoryBackendOptions {
         readonly onRemove?: ((id: SnapshotId) => void | Promise<void>) | undefined;
       }
     | undefined;
+  /** Adds `images`, and the facet `committing` of their sandboxes. Its hooks run before anything changes. */
+  readonly images?:
+    | {
+        /** Fills the files of an image, which at first has the directories of every sandbox. */
+        readonly onUnpack?:
+          | ((
+              id: ImageId,
+              source: ImageSource,
+              files: MemoryFiles,
+              signal: AbortSignal,
+            ) => void | Promise<void>)
+          | undefined;
+        readonly onCommit?: ((id: ImageId, sandbox: SandboxId) => void | Promise<void>) | undefined;
+        readonly onRemove?: ((id: ImageId) => void | Promise<void>) | undefined;
+      }
+    | undefined;
   /** Adds the facet `resizing`. Its hook runs before the limits change. */
   readonly resizing?:
     | { readonly onResize?: ((id: SandboxId, limits: Limits) => void | Promise<void>) | undefined }
@@ -102,6 +120,8 @@ const USERS: readonly [User, ...User[]] = [
   { name: "root", uid: 0, gid: 0, home: "/root", shell: "/bin/bash" },
 ];
 
+const OTHER_UID = 1001;
+
 /** A backend whose sandboxes are objects of this process, for tests of the layers above backends. */
 export class MemoryBackend implements SandboxBackend {
   readonly name: string;
@@ -110,10 +130,12 @@ export class MemoryBackend implements SandboxBackend {
   readonly templates?: readonly string[];
   readonly offline?: boolean;
   readonly snapshots?: NonNullable<SandboxBackend["snapshots"]>;
+  readonly images?: NonNullable<SandboxBackend["images"]>;
   readonly volumes?: NonNullable<SandboxBackend["volumes"]>;
   readonly #options: MemoryBackendOptions;
   readonly #sandboxes = new Map<SandboxId, MemorySandbox>();
   readonly #kept = new Map<SnapshotId, MemoryFiles>();
+  readonly #images = new Map<ImageId, MemoryFiles>();
   readonly #volumes = new Map<VolumeId, MemoryFiles>();
 
   constructor(options: MemoryBackendOptions = {}) {
@@ -123,7 +145,8 @@ export class MemoryBackend implements SandboxBackend {
     if (options.defaultLimits !== undefined) this.defaultLimits = options.defaultLimits;
     if (options.templates !== undefined) this.templates = options.templates;
     if (options.offline !== undefined) this.offline = options.offline;
-    const { snapshots, volumes } = options;
+    const { images, snapshots, volumes } = options;
+    if (images !== undefined) this.images = this.#imagesOf(images);
     if (snapshots !== undefined) {
       this.snapshots = {
         list: async () => [...this.#kept.keys()],
@@ -153,6 +176,24 @@ export class MemoryBackend implements SandboxBackend {
         if (found === undefined) throw new SandboxError("volume_not_found", `volume '${id}' not found`);
         return found.usedBytes;
       },
+    };
+  }
+
+  #imagesOf(hooks: NonNullable<MemoryBackendOptions["images"]>): NonNullable<SandboxBackend["images"]> {
+    return {
+      unpack: async (id, source, signal) => {
+        signal.throwIfAborted();
+        const files = newFiles();
+        await hooks.onUnpack?.(id, source, files, signal);
+        signal.throwIfAborted();
+        this.#images.set(id, files);
+      },
+      list: async () => [...this.#images.keys()],
+      remove: async (id) => {
+        await hooks.onRemove?.(id);
+        this.#images.delete(id);
+      },
+      usage: async (id) => imageIn(this.#images, id).usedBytes,
     };
   }
 
@@ -187,6 +228,7 @@ export class MemoryBackend implements SandboxBackend {
           }
           sandbox = new MemorySandbox(spec, this.#options, {
             kept: this.#kept,
+            images: this.#images,
             volumes: this.#volumes,
             gone: () => this.#sandboxes.delete(spec.id),
           });
@@ -218,6 +260,7 @@ export class MemorySandbox implements Sandbox {
   readonly networking?: { restrict(rules: EgressRules): Promise<void> };
   readonly resizing?: { resize(limits: Limits): Promise<void> };
   readonly snapshots?: { take(id: SnapshotId): Promise<void> };
+  readonly committing?: { commit(id: ImageId): Promise<void> };
   readonly #options: MemoryBackendOptions;
   readonly #gone: () => void;
   readonly #lose: (loss: Loss) => void;
@@ -231,20 +274,23 @@ export class MemorySandbox implements Sandbox {
   #isGone = false;
   #isPaused = false;
   #isStopped = false;
+  #isCommitted = false;
 
-  /** @param home snapshots and volumes of its backend, and a callback for its end. */
+  /** @param home snapshots, images and volumes of its backend, and a callback for its end. */
   constructor(
     spec: SandboxSpec,
     options: MemoryBackendOptions,
     home: {
       readonly kept: Map<SnapshotId, MemoryFiles>;
+      readonly images: Map<ImageId, MemoryFiles>;
       readonly volumes: ReadonlyMap<VolumeId, MemoryFiles>;
       readonly gone: () => void;
     },
   ) {
     this.id = spec.id;
     this.spec = spec;
-    this.files = new MemoryFiles(USERS, () => Date.now());
+    this.files = newFiles();
+    if (spec.image !== undefined) this.files.copyFrom(imageIn(home.images, spec.image.id));
     const { promise, resolve } = Promise.withResolvers<Loss>();
     this.lost = promise;
     this.#lose = resolve;
@@ -264,7 +310,18 @@ export class MemorySandbox implements Sandbox {
       if (found === undefined) throw new SandboxError("volume_not_found", `volume '${volume}' not found`);
       this.files.mount(path, found, readOnly);
     }
-    const { resizing, snapshots } = options;
+    const { images, resizing, snapshots } = options;
+    if (images !== undefined && spec.image !== undefined && spec.snapshot === undefined) {
+      this.committing = {
+        commit: async (id) => {
+          await images.onCommit?.(id, this.id);
+          this.#requireAlive();
+          this.#isCommitted = true;
+          this.#endAll();
+          home.images.set(id, copyOf(this.files));
+        },
+      };
+    }
     if (resizing !== undefined) {
       this.resizing = {
         resize: async (limits) => {
@@ -279,9 +336,7 @@ export class MemorySandbox implements Sandbox {
         take: async (id) => {
           await snapshots.onTake?.(id);
           this.#requireAlive();
-          const kept = new MemoryFiles(USERS, () => Date.now());
-          kept.copyFrom(this.files);
-          home.kept.set(id, kept);
+          home.kept.set(id, copyOf(this.files));
         },
       };
     }
@@ -348,9 +403,9 @@ export class MemorySandbox implements Sandbox {
 
   async spawn(command: Command): Promise<Process> {
     this.#requireUp();
-    const user = USERS.find(({ name }) => name === (command.user ?? USERS[0].name));
+    const user = this.#account(command.user);
     if (user === undefined) throw new SandboxError("user_unknown", `invalid username: '${command.user}'`);
-    const cwd = command.cwd ?? user.home;
+    const cwd = command.cwd ?? user.workdir ?? user.home;
     const info = await this.files.stat(cwd).catch(() => undefined);
     if (info?.kind !== "directory") {
       throw new SandboxError("cwd_not_found", `cwd '${cwd}' does not exist`);
@@ -372,8 +427,8 @@ export class MemorySandbox implements Sandbox {
     return process;
   }
 
-  async user(name: string = USERS[0].name): Promise<User> {
-    const user = USERS.find((one) => one.name === name);
+  async user(name?: string): Promise<User> {
+    const user = this.#account(name);
     if (user === undefined) throw new SandboxError("account_not_found", `unknown user ${name}`);
     return user;
   }
@@ -429,6 +484,14 @@ export class MemorySandbox implements Sandbox {
     this.#gone();
   }
 
+  /** The default account exists in every image. */
+  #account(name = this.spec.image?.user ?? USERS[0].name): User | undefined {
+    const { image } = this.spec;
+    const ofImage = { ...USERS[0], name, uid: OTHER_UID, gid: OTHER_UID, home: `/home/${name}` };
+    const user = USERS.find((one) => one.name === name) ?? (image?.user === name ? ofImage : undefined);
+    return user === undefined || image?.workdir === undefined ? user : { ...user, workdir: image.workdir };
+  }
+
   #endAll(): void {
     for (const process of this.#processes.values()) void process.kill("SIGKILL");
     for (const connection of this.#connections) connection.destroy();
@@ -446,7 +509,8 @@ export class MemorySandbox implements Sandbox {
   }
 
   #requireAlive(): void {
-    if (this.#isGone) throw new SandboxError("sandbox_ended", `sandbox ${this.id} is gone`);
+    const isOver = this.#isGone || this.#isCommitted;
+    if (isOver) throw new SandboxError("sandbox_ended", `sandbox ${this.id} is gone`);
   }
 }
 
@@ -470,4 +534,21 @@ export function memoryBackend(options: MemoryBackendOptions = {}): MemoryBackend
 
 function sum(numbers: readonly number[]): number {
   return numbers.reduce((total, number) => total + number, 0);
+}
+
+function newFiles(): MemoryFiles {
+  return new MemoryFiles(USERS, () => Date.now());
+}
+
+function copyOf(files: MemoryFiles): MemoryFiles {
+  const copy = newFiles();
+  copy.copyFrom(files);
+  return copy;
+}
+
+/** @throws SandboxError not_found */
+function imageIn(images: ReadonlyMap<ImageId, MemoryFiles>, id: ImageId): MemoryFiles {
+  const found = images.get(id);
+  if (found === undefined) throw new SandboxError("image_not_found", `image '${id}' not found`);
+  return found;
 }

@@ -133,24 +133,27 @@ export interface SandboxBackend {
   };
   /**
    * Root file systems of templates that the server builds, with their files as the guests see them, setuid programs and
-   * owners included. One made by `unpack` has the directories that this backend mounts on.
+   * owners included. Their sandboxes have the directories that this backend mounts on, whatever is in the image.
    */
-  readonly images?: {
-    /**
-     * Unpacks an image with all its layers: all or nothing. No name in a layer reaches out of the root, and devices are
-     * left out.
-     * @throws SandboxError `image_invalid`, `image_too_large`, or the signal's reason.
-     */
-    unpack(id: ImageId, source: ImageSource, signal: AbortSignal): Promise<void>;
-    /** Every image, complete or not. */
-    list(): Promise<readonly ImageId[]>;
-    /**
-     * Removes an image, complete or not. Sandboxes, snapshots and images made from it live on. Safe to repeat.
-     */
-    remove(id: ImageId): Promise<void>;
-    /** Bytes that it occupies, without those of the image that it was made from. @throws SandboxError not_found */
-    usage(id: ImageId): Promise<number>;
-  };
+  readonly images?:
+    | {
+        /**
+         * Unpacks an image with all its layers: all or nothing. No name in a layer reaches out of the root, and devices
+         * are left out, or are empty files.
+         * @throws SandboxError `image_invalid`, `image_too_large`, the signal's reason, or `template_unusable` when this
+         * host lacks a program for it.
+         */
+        unpack(id: ImageId, source: ImageSource, signal: AbortSignal): Promise<void>;
+        /** Every image, complete or not. */
+        list(): Promise<readonly ImageId[]>;
+        /**
+         * Removes an image, complete or not. Sandboxes, snapshots and images made from it live on. Safe to repeat.
+         */
+        remove(id: ImageId): Promise<void>;
+        /** Bytes that it occupies, without those of the image that it was made from. @throws SandboxError not_found */
+        usage(id: ImageId): Promise<number>;
+      }
+    | undefined;
   /**
    * Volumes: directories that sandboxes share, and that outlive them. `provision` refuses a mount that it cannot make:
    * not_found, or invalid_argument for an impossible path.
@@ -219,7 +222,9 @@ export interface Sandbox {
   /**
    * Ends all processes and makes an image of the files, without those of volumes: all or nothing. Takes no longer for
    * larger files where the backend can. Afterwards only `destroy` works; when it rejects, the sandbox is as it was, or
-   * stopped. Only for a sandbox with an image, of a backend with `images`.
+   * stopped. Only for a sandbox with an image and without a snapshot, of a backend with `images`.
+   * @throws SandboxError `image_too_deep` when the new image would stand on more others than can be mounted: at least 64
+   * can.
    */
   readonly committing?: { commit(id: ImageId): Promise<void> };
   /**

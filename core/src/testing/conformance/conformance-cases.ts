@@ -3,6 +3,7 @@ import type { ConformanceCase } from "./kit/conformance-case.js";
 import { containmentCases } from "./cases/containment-cases.js";
 import { facetCases } from "./cases/facet-cases.js";
 import { fileCases } from "./cases/file-cases.js";
+import { imageCases } from "./cases/image-cases.js";
 import { isolationCases } from "./cases/isolation-cases.js";
 import { kernelCountCases } from "./cases/kernel-count-cases.js";
 import { lossCases } from "./cases/loss-cases.js";
@@ -33,6 +34,7 @@ export const conformanceCases: readonly ConformanceCase[] = [
   ...networkingCases,
   ...snapshotCases,
   ...volumeCases,
+  ...imageCases,
   ...isolationCases,
   ...containmentCases,
   ...kernelCountCases,

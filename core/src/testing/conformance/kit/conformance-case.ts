@@ -10,8 +10,17 @@ export type ConformanceGroup =
   | "facets"
   | "isolation";
 
-/** Optional parts of a Sandbox, and `volumes` of its backend. */
-export type Facet = "pausing" | "stopping" | "snapshots" | "resizing" | "networking" | "volumes" | "lost";
+/** Optional parts of a Sandbox, and `volumes` and `images` of its backend. */
+export type Facet =
+  | "pausing"
+  | "stopping"
+  | "snapshots"
+  | "committing"
+  | "resizing"
+  | "networking"
+  | "volumes"
+  | "images"
+  | "lost";
 
 /**
  * Abilities that differ between backends without being a facet: `terminals` commands get the terminal that they ask

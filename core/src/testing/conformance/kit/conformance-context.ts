@@ -8,6 +8,8 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { SandboxError } from "../../../kernel/errors.js";
 import type { ErrorCode } from "../../../kernel/reasons.js";
 import type {
+  ImageId,
+  ImageSource,
   Sandbox,
   SandboxBackend,
   SandboxSpec,
@@ -16,7 +18,10 @@ import type {
 } from "../../../sandbox/contract/backend.js";
 import type { FileInfo } from "../../../sandbox/contract/files.js";
 import type { Command, Exit, Process } from "../../../sandbox/contract/process.js";
-import type { ConformanceSubject } from "./conformance-case.js";
+import { writeImageLayout } from "../../image-layout.js";
+import type { TarEntry } from "../../tar-archive.js";
+import { CaseSkipped, type ConformanceSubject } from "./conformance-case.js";
+import { tinyRoot } from "./tiny-image.js";
 
 const PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 const POLL_MS = 20;
@@ -48,6 +53,10 @@ export interface ScriptOptions extends StartOptions {
   readonly args?: readonly string[];
 }
 
+export interface ImageOptions extends Partial<Pick<ImageSource, "maxBytes" | "maxEntries">> {
+  readonly signal?: AbortSignal;
+}
+
 /** Tools of a case: a sandbox of its own, and helpers for common steps. */
 export class ConformanceContext {
   readonly backend: SandboxBackend;
@@ -56,8 +65,10 @@ export class ConformanceContext {
   readonly ids: string[] = [];
   readonly #sandboxes = new Map<Sandbox, SandboxSpec>();
   readonly #volumes: VolumeId[] = [];
+  readonly #images: ImageId[] = [];
   readonly #canaries: string[] = [];
   readonly #streams: Duplex[] = [];
+  #root: Promise<readonly TarEntry[]> | undefined;
   #own: { readonly sandbox: Sandbox; readonly user: User } | undefined;
 
   constructor(subject: ConformanceSubject) {
@@ -75,6 +86,7 @@ export class ConformanceContext {
     for (const stream of this.#streams) stream.destroy();
     const endings = await Promise.allSettled([...this.#sandboxes.keys()].map((sandbox) => sandbox.destroy()));
     for (const id of this.#volumes) await this.backend.volumes?.remove(id);
+    for (const id of this.#images) await this.backend.images?.remove(id);
     for (const directory of this.#canaries) await rm(directory, { recursive: true, force: true });
     const failures = endings.flatMap((ending) => (ending.status === "rejected" ? [ending.reason] : []));
     if (failures.length > 0) throw new AggregateError(failures, "a sandbox could not be destroyed");
@@ -120,6 +132,38 @@ export class ConformanceContext {
     const id = `conform${randomBytes(8).toString("hex")}`;
     this.#volumes.push(id);
     await this.backend.volumes.make({ id, sizeMiB });
+    return id;
+  }
+
+  /**
+   * Unpacks an image of a small root and further layers, which is removed after the case's sandboxes. Skips the case on
+   * a host that lacks a program for it.
+   */
+  async image(
+    layers: readonly (readonly TarEntry[])[],
+    { signal = new AbortController().signal, ...limits }: ImageOptions = {},
+  ): Promise<ImageId> {
+    assert.ok(this.backend.images, "the backend has no images");
+    this.#root ??= tinyRoot(this);
+    const layout = await mkdtemp(join(tmpdir(), "coppice-layout-"));
+    try {
+      await writeImageLayout(layout, { layers: [await this.#root, ...layers] });
+      const source = { layout, reference: "image", maxBytes: 2 ** 30, maxEntries: 10_000, ...limits };
+      const id = this.newImage();
+      await this.backend.images.unpack(id, source, signal);
+      return id;
+    } catch (error) {
+      const isUnable = error instanceof SandboxError && error.code === "failed_precondition";
+      throw isUnable ? new CaseSkipped(error.message) : error;
+    } finally {
+      await rm(layout, { recursive: true });
+    }
+  }
+
+  /** Id for an image, which is removed after the case's sandboxes. */
+  newImage(): ImageId {
+    const id = `conform${randomBytes(8).toString("hex")}`;
+    this.#images.push(id);
     return id;
   }
 

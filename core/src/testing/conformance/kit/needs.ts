@@ -84,7 +84,7 @@ function reasonWithoutFacet(facet: Facet, context: ConformanceContext): string |
 
 /** A facet of the case's sandbox, or of its backend, if present. */
 export function facetOf(facet: Facet, { backend, sandbox }: ConformanceContext): object | undefined {
-  return facet === "volumes" ? backend.volumes : sandbox[facet];
+  return facet === "volumes" || facet === "images" ? backend[facet] : sandbox[facet];
 }
 
 async function reasonWithoutProgram(
