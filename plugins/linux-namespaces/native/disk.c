@@ -281,6 +281,10 @@ _Noreturn void answer_about_disk(const char **words, unsigned count, int say) {
   int result = 0;
   if (strcmp(question, "enforced") == 0) {
     dprintf(say, "%d", is_enforced(directory));
+  } else if (strcmp(question, "count") == 0) {
+    entries_left = ULONG_MAX;
+    if (!measure_tree(open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC))) measured_bytes = INT64_MAX;
+    dprintf(say, "%" PRIu64 " %lu", measured_bytes, ULONG_MAX - entries_left);
   } else if (strcmp(question, "measure") == 0) {
     entries_left = project;
     // A tree that changes too fast to be measured counts as exceeding any limit.

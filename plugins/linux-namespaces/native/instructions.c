@@ -8,6 +8,7 @@
 #include <linux/openat2.h>
 #include <linux/securebits.h>
 #include <net/if.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -26,13 +27,17 @@
 
 #include "disk.h"
 
-// Descriptor paths of that many layers need less than half a page.
-enum { ARGUMENTS_LIMIT = 4, LAYERS_LIMIT = 64 };
+// Descriptor paths of that many layers need little more than half a page.
+enum { ARGUMENTS_LIMIT = 4, LAYERS_LIMIT = 128, WORDS_LIMIT = 16 };
 
 static struct given given;
 static int root = -1;
 static int program = -1;
 static int null = -1;
+
+// Command line of a program other than the agent.
+static const char *command[WORDS_LIMIT + 1];
+static unsigned command_length;
 
 // Path whose ids the failed instruction could not map.
 static const char *unmapped;
@@ -347,7 +352,10 @@ static int limit_resource(const char *name, const char *text) {
   static const struct {
     const char *name;
     int resource;
-  } resources[] = {{"files", RLIMIT_NOFILE}, {"processes", RLIMIT_NPROC}, {"data", RLIMIT_DATA}, {"core", RLIMIT_CORE}};
+  } resources[] = {
+      {"files", RLIMIT_NOFILE}, {"processes", RLIMIT_NPROC}, {"data", RLIMIT_DATA},
+      {"core", RLIMIT_CORE},    {"file-size", RLIMIT_FSIZE}, {"cpu-seconds", RLIMIT_CPU},
+  };
   rlim_t count = strtoull(text, NULL, 10);
   for (unsigned index = 0; index < sizeof resources / sizeof resources[0]; index++) {
     int resource = resources[index].resource;
@@ -363,6 +371,13 @@ static int limit_resource(const char *name, const char *text) {
   return -1;
 }
 
+static int add_argument(const char *word) {
+  errno = E2BIG;
+  if (command_length == WORDS_LIMIT) return -1;
+  command[command_length++] = word;
+  return 0;
+}
+
 struct instruction {
   const char *name;
   unsigned count;
@@ -374,7 +389,7 @@ static const struct instruction instructions[] = {
     {"bind", 3},         {"root", 1},              {"read-only", 1},     {"hide", 1},      {"enter", 0},
     {"hostname", 1},     {"loopback", 0},          {"project-quota", 3}, {"program", 1},   {"resource-limit", 2},
     {"capabilities", 1}, {"no-new-privileges", 0}, {"system-calls", 0},  {"volume", 3},    {"null", 1},
-    {"owner", 0}, {"users", 0},
+    {"owner", 0},        {"users", 0},             {"argument", 1},
 };
 
 static int follow(const char *name, const char **arguments) {
@@ -405,6 +420,7 @@ static int follow(const char *name, const char **arguments) {
   if (IS("program")) return open_program(first);
   if (IS("resource-limit")) return limit_resource(first, second);
   if (IS("capabilities")) return limit_capabilities(first);
+  if (IS("argument")) return add_argument(first);
   if (IS("no-new-privileges")) return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
 #undef IS
   return limit_system_calls();
@@ -412,7 +428,28 @@ static int follow(const char *name, const char **arguments) {
 
 static _Noreturn void give_up(int say, const char *what, const char *argument) {
   dprintf(say, "%s %s: %s", what, argument, strerror(errno));
-  _exit(1);
+  _exit(FAILED_INSTRUCTION);
+}
+
+/** Becomes the agent, with the listener as its descriptor 3. */
+static void become_agent(void) {
+  int descriptor = fcntl(given.listener, F_DUPFD_CLOEXEC, 10);
+  for (int standard = 0; standard < 3; standard++) dup2(null, standard);
+  dup2(descriptor, 3);
+  char *const arguments[] = {"coppice-agent", "listen", "3", NULL};
+  char *const environment[] = {NULL};
+  syscall(SYS_execveat, program, "", arguments, environment, AT_EMPTY_PATH);
+}
+
+/** Becomes a program that writes its output to `say`, and ends with the launcher. */
+static void become_command(int say) {
+  char *const environment[] = {NULL};
+  dup2(null, 0);
+  dup2(say, 1);
+  dup2(say, 2);
+  // Only now: a change of the user takes it back.
+  if (prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) < 0) return;
+  syscall(SYS_execveat, program, "", command, environment, AT_EMPTY_PATH);
 }
 
 _Noreturn void follow_instructions(const char **words, unsigned count, struct given what, int say) {
@@ -439,12 +476,8 @@ _Noreturn void follow_instructions(const char **words, unsigned count, struct gi
   if (program < 0) _exit(0);
   if (setsid() < 0) give_up(say, "setsid", "");
   say = fcntl(say, F_DUPFD_CLOEXEC, 10);
-  int descriptor = fcntl(given.listener, F_DUPFD_CLOEXEC, 10);
   null = fcntl(null, F_DUPFD_CLOEXEC, 10);
-  for (int standard = 0; standard < 3; standard++) dup2(null, standard);
-  dup2(descriptor, 3);
-  char *const arguments[] = {"coppice-agent", "listen", "3", NULL};
-  char *const environment[] = {NULL};
-  syscall(SYS_execveat, program, "", arguments, environment, AT_EMPTY_PATH);
-  give_up(say, "execute", "the agent");
+  if (command_length > 0) become_command(say);
+  else become_agent();
+  give_up(say, "execute", command_length > 0 ? command[0] : "the agent");
 }

@@ -5,11 +5,14 @@
 #include <sched.h>
 #include <sys/types.h>
 
+/** Exit status after an instruction that failed. */
+enum { FAILED_INSTRUCTION = 125 };
+
 #define NAMESPACES ((unsigned long)(CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWUTS | CLONE_NEWIPC))
 
 /** Inherited state of the first process. */
 struct given {
-  /** Becomes descriptor 3 of the program. */
+  /** Becomes descriptor 3 of the agent. */
   int listener;
   /** A user namespace to join, or -1. */
   int users;
@@ -18,8 +21,8 @@ struct given {
 };
 
 /**
- * Executes instructions in the new namespaces and becomes the program that one of them names, with the listener as
- * its descriptor 3. Writes errors to `say`.
+ * Executes instructions in the new namespaces and becomes the program that one of them names: the agent, or with
+ * arguments another one, whose output goes to `say`, too. Writes errors to `say`.
  *
  *   join FILE                     moves this process into a control group
  *   own-groups                    makes that group the root of its view
@@ -34,10 +37,12 @@ struct given {
  *   read-only PATH, hide PATH     skipped if missing
  *   enter                         makes the root `/` and unmounts the old one
  *   hostname NAME, loopback, capabilities MASK, no-new-privileges, system-calls
- *   resource-limit NAME VALUE     of each process; `files`, `processes`, `data` (bytes) or `core`
+ *   resource-limit NAME VALUE     of each process; `files`, `processes`, `data` (bytes), `core`,
+ *                                 `file-size` (bytes) or `cpu-seconds`
  *   owner                         later files and mounts have ids of the user namespace
  *   users                         joins it, with a new network namespace
  *   program PATH                  opened at once, while the host is visible
+ *   argument WORD                 of that program, its name first
  *
  * FLAGS are letters: r read-only, s nosuid, d nodev, x noexec, m with the ids of the user namespace.
  */

@@ -10,6 +10,9 @@
 //   remove   path …                           removes trees of any depth
 //   run      input, program, argument …       answers with the exit code and the output
 //   start    directory, program, argument …   starts a program that outlives this process; answers as `launch`
+//   confine  first id of the user namespace on this host or empty, instruction words …
+//            runs the program of the instructions in namespaces that end with it, or with this process; answers as `run`
+//   kill     number                           kills what a request to `confine` started
 //   disk     operation, directory …           answers as `answer_about_disk`
 //
 // All numbers are little-endian; texts contain no NUL. Ends with the server: at end of file.
@@ -41,7 +44,7 @@
 #include "instructions.h"
 #include "user-namespace.h"
 
-enum { LOCK = 1, LAUNCH, END, REMOVE, RUN, DISK, START };
+enum { LOCK = 1, LAUNCH, END, REMOVE, RUN, DISK, START, CONFINE, KILL };
 enum { FRAME_LIMIT = 1 << 20, WORDS_LIMIT = 4096, JOBS_LIMIT = 512, TEXT_LIMIT = 16384, SERVER = 3 };
 enum { LOG_LIMIT = 65536 };
 
@@ -227,7 +230,22 @@ static void let_go(struct job *job, int directory, const char *record, int go) {
 static void wait_until_known(int go[2]) {
   char byte;
   close(go[1]);
-  if (read(go[0], &byte, 1) != 1) _exit(1);
+  if (read(go[0], &byte, 1) != 1) _exit(FAILED_INSTRUCTION);
+}
+
+/** Maps the ids of a child that has its own user namespace. */
+static bool map_child(struct job *job) {
+  if (!is_in_user_namespace() || map_sandbox(job->pid)) return true;
+  job->length = (size_t)snprintf(job->text, TEXT_LIMIT, "map ids: %s", strerror(errno));
+  return false;
+}
+
+/** Makes the user namespace of a child whose first id on this host is not empty. @return -1 with errno when it cannot. */
+static pid_t fork_into_namespaces(struct job *job, const char *first, int group, int *users, int *say) {
+  if (first[0] != 0 && (*users = range_namespace(first)) < 0) return -1;
+  // A user namespace brings its own network namespace later.
+  unsigned long namespaces = *users < 0 ? NAMESPACES | CLONE_NEWNET : NAMESPACES;
+  return fork_for(job, is_in_user_namespace() ? namespaces | CLONE_NEWUSER : namespaces, group, say);
 }
 
 static void launch(uint32_t number, const char **words, unsigned count) {
@@ -236,20 +254,38 @@ static void launch(uint32_t number, const char **words, unsigned count) {
   int directory = open(words[0], O_PATH | O_DIRECTORY | O_CLOEXEC);
   bool is_ready = directory >= 0 && pipe2(go, O_CLOEXEC) == 0 && (listener = listen_in(directory)) >= 0;
   if (is_ready && words[1][0] != 0) is_ready = (group = open(words[1], O_RDONLY | O_DIRECTORY | O_CLOEXEC)) >= 0;
-  if (is_ready && words[2][0] != 0) is_ready = (users = range_namespace(words[2])) >= 0;
-  bool has_users = is_in_user_namespace();
-  // A user namespace brings its own network namespace later.
-  unsigned long namespaces = users < 0 ? NAMESPACES | CLONE_NEWNET : NAMESPACES;
-  pid_t pid = is_ready ? fork_for(job, has_users ? namespaces | CLONE_NEWUSER : namespaces, group, &say) : -1;
+  pid_t pid = is_ready ? fork_into_namespaces(job, words[2], group, &users, &say) : -1;
   if (pid == 0) {
     wait_until_known(go);
     follow_instructions(words + 3, count - 3, (struct given){listener, users, (id_t)strtoul(words[2], NULL, 10)}, say);
   }
-  bool is_mapped = pid > 0 && (!has_users || map_sandbox(pid));
-  if (is_mapped) let_go(job, directory, "init", go[1]);
-  else if (pid > 0) job->length = (size_t)snprintf(job->text, TEXT_LIMIT, "map ids: %s", strerror(errno));
+  if (pid > 0 && map_child(job)) let_go(job, directory, "init", go[1]);
   close_all((int[]){go[0], go[1], listener, directory, group}, 5);
   if (pid < 0) refuse(job);
+}
+
+// --- confine, kill
+
+static void confine(uint32_t number, const char **words, unsigned count) {
+  struct job *job = add_job(number, CONFINE);
+  int go[2] = {-1, -1}, say = -1, users = -1;
+  pid_t pid = pipe2(go, O_CLOEXEC) < 0 ? -1 : fork_into_namespaces(job, words[0], -1, &users, &say);
+  if (pid == 0) {
+    wait_until_known(go);
+    follow_instructions(words + 1, count - 1, (struct given){-1, users, (id_t)strtoul(words[0], NULL, 10)}, say);
+  }
+  if (pid > 0 && map_child(job)) (void)!write(go[1], "", 1);
+  close_all(go, 2);
+  if (pid < 0) refuse(job);
+}
+
+/** Does nothing when that has ended. */
+static void kill_confined(uint32_t number, const char *asked) {
+  for (unsigned index = 0; index < job_count; index++) {
+    struct job *job = jobs[index];
+    if (job->operation == CONFINE && job->number == strtoul(asked, NULL, 10) && !job->has_ended) kill(job->pid, SIGKILL);
+  }
+  reply(number, 0, NULL);
 }
 
 // --- start
@@ -447,6 +483,8 @@ static void handle(uint8_t *bytes, size_t length) {
   else if (operation == REMOVE || (operation == DISK && count >= 2)) delegate(number, operation, words, count);
   else if (operation == RUN && count >= 2) run(number, words, count);
   else if (operation == START && count >= 2) start(number, words, count);
+  else if (operation == CONFINE && count >= 2) confine(number, words, count);
+  else if (operation == KILL && count == 1) kill_confined(number, words[0]);
   else stop("an unknown request");
 }
 
@@ -507,7 +545,8 @@ static bool settle(struct job *job) {
   bool is_good = WIFEXITED(job->status) && WEXITSTATUS(job->status) == 0;
   char status[32];
   snprintf(status, sizeof status, "%d", WIFEXITED(job->status) ? WEXITSTATUS(job->status) : -WTERMSIG(job->status));
-  if (job->operation == RUN) reply(job->number, 0, status, job->text, NULL);
+  bool has_run = job->operation == RUN || (job->operation == CONFINE && atoi(status) != FAILED_INSTRUCTION);
+  if (has_run) reply(job->number, 0, status, job->text, NULL);
   else if (is_good) reply(job->number, 0, job->text, NULL);
   else reply(job->number, 1, job->length > 0 ? job->text : "ended before it was complete", NULL);
   return true;

@@ -10,6 +10,17 @@ const facts = {
   hasOwnUsers: process.getuid?.() === 0,
 } as const;
 
+const facets = [
+  "pausing",
+  "stopping",
+  "resizing",
+  "snapshots",
+  "committing",
+  "volumes",
+  "images",
+  "lost",
+] as const;
+
 const reason = reasonToSkip();
 
 if (reason !== undefined) {
@@ -20,7 +31,7 @@ if (reason !== undefined) {
     return {
       ...opened,
       ...facts,
-      facets: ["pausing", "stopping", "resizing", "snapshots", "volumes", "lost"],
+      facets,
       stateDirectory: opened.directory,
       lose: (sandbox) => endInit(opened.directory, sandbox),
     };
@@ -32,7 +43,7 @@ if (reason !== undefined) {
     return {
       ...opened,
       ...facts,
-      facets: ["pausing", "stopping", "resizing", "networking", "snapshots", "volumes", "lost"],
+      facets: [...facets, "networking"],
       stateDirectory: opened.directory,
       lose: (sandbox) => endInit(opened.directory, sandbox),
       outside: internet,

@@ -99,4 +99,18 @@ describe("a warning of doctor on a host for linux-namespaces", () => {
     const directory = { kind: "directory", path: "/srv/debian" };
     assert.deepEqual(await warnings({ settings: { templates: { "code-interpreter-v1": directory } } }), []);
   });
+
+  it("says what unpacks images, where templates are built", async () => {
+    const plugins = ["jupyter", "templates"];
+    const missing =
+      "no image can be unpacked: this host does not have the program umoci; apt-get install umoci";
+    assert.deepEqual(await warnings({ plugins }), [missing]);
+    await put("usr/bin/umoci", "");
+    assert.deepEqual(await warnings({ plugins }), []);
+    const found = { ...FOUND, users: { words: [], hasAccounts: false, reason: "no uidmap" } };
+    assert.match(
+      (await warnings({ plugins, found })).join("\n"),
+      /no image can be used: images need separate accounts/,
+    );
+  });
 });

@@ -8,6 +8,8 @@ import type { Launcher } from "./launcher/launcher.js";
 import type { LinuxNamespacesSettings } from "./linux-namespaces-config.js";
 import type { Templates } from "./templates/templates.js";
 import { canAccess } from "./launcher/can-access.js";
+import { findHostProgram } from "./launcher/host-program.js";
+import { UNPACKER } from "./storage/unpack-layers.js";
 import { findUplinkProgram } from "./network/uplink-program.js";
 import type { UserNamespace } from "./launcher/user-namespace.js";
 
@@ -65,6 +67,7 @@ export async function diagnoseHost(
     ...(settings.sudo && isOfHost("base") && found.users?.hasAccounts !== false
       ? await describeSudo(host)
       : []),
+    ...(plugins.has("templates") ? [await describeUnpacker(found, host)] : []),
     ...(await describeTemplates(found.templates, [
       ...(plugins.has("jupyter") ? [CODE_INTERPRETER] : []),
       ...Object.keys(settings.templates),
@@ -136,6 +139,18 @@ async function describeSudo({ root }: Host): Promise<readonly Finding[]> {
   if (await canAccess(join(root, "usr/bin/sudo"), constants.X_OK)) return [];
   const message = "there is no sudo in sandboxes: templates are made of this host's /usr, which has none";
   return [warning(message, "apt-get install sudo")];
+}
+
+async function describeUnpacker({ users }: FoundOnHost, { root }: Host): Promise<Finding> {
+  if (users?.hasAccounts === false) {
+    return warning("no image can be used: images need separate accounts", "see the warning about accounts");
+  }
+  const path = await findHostProgram([UNPACKER], root);
+  if (path !== undefined) return ok(`images are unpacked by ${path}`);
+  return warning(
+    `no image can be unpacked: this host does not have the program ${UNPACKER}`,
+    `apt-get install ${UNPACKER}`,
+  );
 }
 
 /** Checks that the Node.js of sandboxes is new enough for kernels of JavaScript and TypeScript. */

@@ -288,7 +288,7 @@ describe("a sandbox of linux-namespaces", { skip: reasonToSkip() ?? false, concu
   it("keeps its setuid files out of reach of the host's users", async () => {
     await asRoot("cp /bin/true /tmp/suid && chmod 4755 /tmp/suid");
     // The directory above them may be one that everyone may enter.
-    for (const name of ["sandboxes", "snapshots", "templates", "volumes"]) {
+    for (const name of ["images", "sandboxes", "snapshots", "templates", "volumes"]) {
       const { mode, uid } = await stat(join(opened.directory, name));
       assert.equal(uid, process.getuid?.());
       assert.equal(mode & 0o077, 0, `others can enter ${name}`);

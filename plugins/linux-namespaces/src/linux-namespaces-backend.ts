@@ -7,6 +7,8 @@ import {
   egressRulesOf,
   type FullLimits,
   fullLimits,
+  type ImageId,
+  type ImageSource,
   type Sandbox,
   type SandboxBackend,
   type SandboxSpec,
@@ -39,7 +41,7 @@ import {
   sandboxPaths,
   writeFacts,
 } from "./launcher/sandbox-record.js";
-import { type SnapshotChain } from "./storage/snapshot-store.js";
+import type { Chain } from "./storage/layer-store.js";
 import { templateSettings, wrongDirectories } from "./templates/templates.js";
 import { findUplinkProgram } from "./network/uplink-program.js";
 import { type Opened, closeEgress, needsUplink, openHost } from "./open-host.js";
@@ -48,6 +50,14 @@ import { type Opened, closeEgress, needsUplink, openHost } from "./open-host.js"
 interface Remains extends Pick<SandboxFacts, "firstId" | "network" | "project"> {
   readonly paths: SandboxPaths;
   readonly group: ControlGroup | undefined;
+}
+
+/** Layers below a sandbox's own. */
+interface SandboxLayers {
+  readonly template: PreparedTemplate;
+  readonly images: Chain | undefined;
+  /** Snapshots. */
+  readonly chain: Chain;
 }
 
 /** A launched sandbox, or a stopped one, which has no agent. */
@@ -68,7 +78,11 @@ export class LinuxNamespacesBackend implements SandboxBackend {
   readonly isolated = true;
   readonly snapshots = {
     list: async () => (await this.#open()).snapshots.list(),
-    remove: async (id: SnapshotId) => (await this.#open()).snapshots.remove(id),
+    remove: async (id: SnapshotId) => {
+      const { images, snapshots } = await this.#open();
+      await snapshots.remove(id);
+      await images.collect();
+    },
   };
   readonly volumes = {
     make: async (spec: VolumeSpec) => (await this.#open()).volumes.make(spec),
@@ -76,12 +90,21 @@ export class LinuxNamespacesBackend implements SandboxBackend {
     remove: async (id: VolumeId) => (await this.#open()).volumes.remove(id),
     usage: async (id: VolumeId) => (await this.#open()).volumes.usage(id),
   };
+  readonly #images = {
+    unpack: async (id: ImageId, source: ImageSource, signal: AbortSignal) =>
+      (await this.#open()).images.unpack(id, source, signal),
+    list: async () => (await this.#open()).images.list(),
+    remove: async (id: ImageId) => (await this.#open()).images.remove(id),
+    usage: async (id: ImageId) => (await this.#open()).images.usage(id),
+  };
   readonly #settings: LinuxNamespacesSettings;
   readonly #log: Logger;
   readonly #directory: string;
   readonly #alive = new Map<string, NamespaceSandbox>();
   readonly #diskWatch: DiskWatch;
   #opening: Promise<Opened> | undefined;
+  /** False where all users of a sandbox are the same account, which no image has. */
+  #hasAccounts = true;
 
   constructor(settings: LinuxNamespacesSettings, log: Logger) {
     this.#settings = settings;
@@ -102,6 +125,10 @@ export class LinuxNamespacesBackend implements SandboxBackend {
     return this.#settings.egress === "none";
   }
 
+  get images(): SandboxBackend["images"] {
+    return this.#hasAccounts ? this.#images : undefined;
+  }
+
   async check(): Promise<void> {
     const problems = await this.#problems();
     // Checked first: a configured backend with wrong settings must not be replaced by another backend.
@@ -120,7 +147,10 @@ export class LinuxNamespacesBackend implements SandboxBackend {
   async provision(spec: SandboxSpec, signal: AbortSignal): Promise<Sandbox> {
     signal.throwIfAborted();
     const opened = await this.#open();
-    const { chain, template } = await this.#filesOf(opened, spec);
+    // Until its record names them.
+    using _image = opened.images.hold(spec.image?.id);
+    using _snapshot = opened.snapshots.hold(spec.snapshot);
+    const { chain, images, template } = await this.#filesOf(opened, spec);
     const paths = sandboxPaths(join(this.#directory, "sandboxes", spec.id));
     const limits = fullLimits(spec.limits, this.#settings.limits);
     if (spec.egress !== undefined) checkEgressRules(spec.egress);
@@ -142,7 +172,9 @@ export class LinuxNamespacesBackend implements SandboxBackend {
         lowers: [...template.lowers, ...template.overlays.flatMap(({ lowers }) => lowers)],
         root: template,
         snapshots: chain,
-        user: opened.templates.userOf(spec.template),
+        images,
+        user: spec.image?.user ?? opened.templates.userOf(spec.template),
+        workdir: spec.image?.workdir,
         limits,
         groups: group.record,
         memoryLayersMiB: opened.keepsLayersInMemory ? limits.diskMiB : undefined,
@@ -270,7 +302,7 @@ export class LinuxNamespacesBackend implements SandboxBackend {
     await opened.groups.removeOthers(new Set(this.#alive.keys()));
     await opened.egress?.removeOthers();
     await opened.templates.removeUnused(await this.#lowersInUse());
-    await opened.snapshots.collect();
+    await this.#collect(opened);
     return adopted.filter((sandbox) => sandbox !== undefined);
   }
 
@@ -295,26 +327,22 @@ export class LinuxNamespacesBackend implements SandboxBackend {
     return this.#alive.size;
   }
 
-  /** Layers of a sandbox's root: its template below the snapshot that it starts from. */
-  async #filesOf(
-    opened: Opened,
-    { template: name, snapshot }: SandboxSpec,
-  ): Promise<{ readonly chain: SnapshotChain; readonly template: PreparedTemplate }> {
-    const template = await opened.templates.get(name).catch((error: unknown) => {
-      if (error instanceof SandboxError && error.code === "not_found") throw error;
-      // The error names paths of this host, which clients must not see.
-      this.#log.error({ template: name, err: error }, "template cannot be built");
-      const message = `template '${name}' cannot be made: the log of the server says why`;
-      throw new SandboxError("template_unusable", message, { cause: error });
-    });
-    if (snapshot === undefined) return { chain: [], template };
-    const chain = await opened.snapshots.chainOf(snapshot, name);
+  /** Layers of a sandbox's root: its template or image below the snapshot that it starts from. */
+  async #filesOf(opened: Opened, { image, snapshot, template: name }: SandboxSpec): Promise<SandboxLayers> {
+    const images = image === undefined ? undefined : await opened.images.chainOf(image.id);
+    const template =
+      images === undefined
+        ? await this.#templateOf(opened, name)
+        : { name, lowers: opened.images.lowers(images), binds: [], overlays: [] };
+    if (snapshot === undefined) return { chain: [], images, template };
+    const chain = await opened.snapshots.chainOf(snapshot, { template: name, image: image?.id });
     const lowersOf = (layer: string, own: readonly string[]) => [
       ...opened.snapshots.lowers(chain, layer),
       ...own,
     ];
     return {
       chain,
+      images,
       template: {
         ...template,
         lowers: lowersOf(ROOT_LAYER, template.lowers),
@@ -324,6 +352,16 @@ export class LinuxNamespacesBackend implements SandboxBackend {
         })),
       },
     };
+  }
+
+  async #templateOf(opened: Opened, name: string): Promise<PreparedTemplate> {
+    return opened.templates.get(name).catch((error: unknown) => {
+      if (error instanceof SandboxError && error.code === "not_found") throw error;
+      // The error names paths of this host, which clients must not see.
+      this.#log.error({ template: name, err: error }, "template cannot be built");
+      const message = `template '${name}' cannot be made: the log of the server says why`;
+      throw new SandboxError("template_unusable", message, { cause: error });
+    });
   }
 
   /** Resource limits of each process, for hosts without control groups. */
@@ -365,7 +403,7 @@ export class LinuxNamespacesBackend implements SandboxBackend {
           : (spec, before, signal) => this.#begin(opened, { before, paths, root, spec }, signal),
       onDestroyed: async () => {
         this.#alive.delete(facts.id);
-        if ((facts.snapshots ?? []).length > 0) await opened.snapshots.collect();
+        await this.#collect(opened);
       },
     });
     this.#alive.set(facts.id, made);
@@ -379,7 +417,8 @@ export class LinuxNamespacesBackend implements SandboxBackend {
     const group = new ControlGroup(facts?.groups ?? {});
     if (facts?.network !== undefined) opened.egress?.reclaim(facts.network, facts.isRestricted === true);
     if (facts?.firstId !== undefined) opened.ids?.reclaim(facts.firstId);
-    if (facts?.isStopped === true) {
+    // A commit took the files of one that has none.
+    if (facts?.isStopped === true && (await canAccess(join(paths.layers, ROOT_LAYER)))) {
       if (facts.project !== undefined) opened.quotas?.reclaim(facts.project);
       return this.#hold(opened, { paths, facts, group, agent: undefined, isNew: false });
     }
@@ -423,13 +462,17 @@ export class LinuxNamespacesBackend implements SandboxBackend {
     return paths;
   }
 
-  async #chainsInUse(): Promise<SnapshotChain[]> {
+  /** Frees removed snapshots and images that nothing depends on any more. */
+  async #collect({ images, snapshots }: Opened): Promise<void> {
+    await snapshots.collect();
+    await images.collect();
+  }
+
+  /** Facts of all sandboxes, whether or not this server has adopted them. */
+  async #sandboxes(): Promise<readonly SandboxFacts[]> {
     const parent = join(this.#directory, "sandboxes");
-    const chains = (await readdir(parent)).map(async (id) => {
-      const facts = await readFacts(sandboxPaths(join(parent, id)));
-      return facts?.snapshots ?? [];
-    });
-    return Promise.all(chains);
+    const read = (await readdir(parent)).map((id) => readFacts(sandboxPaths(join(parent, id))));
+    return (await Promise.all(read)).filter((facts) => facts !== undefined);
   }
 
   async #problems(): Promise<string[]> {
@@ -459,16 +502,22 @@ export class LinuxNamespacesBackend implements SandboxBackend {
   }
 
   #open(): Promise<Opened> {
-    this.#opening ??= openHost({
-      settings: this.#settings,
-      log: this.#log,
-      directory: this.#directory,
-      chainsInUse: () => this.#chainsInUse(),
-    }).catch((error: unknown) => {
+    this.#opening ??= this.#openHost().catch((error: unknown) => {
       this.#opening = undefined;
       throw error;
     });
     return this.#opening;
+  }
+
+  async #openHost(): Promise<Opened> {
+    const opened = await openHost({
+      settings: this.#settings,
+      log: this.#log,
+      directory: this.#directory,
+      sandboxes: () => this.#sandboxes(),
+    });
+    this.#hasAccounts = opened.users?.hasAccounts ?? true;
+    return opened;
   }
 }
 

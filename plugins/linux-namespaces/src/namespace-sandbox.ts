@@ -11,6 +11,7 @@ import {
   type EgressRules,
   type Files,
   type FullLimits,
+  type ImageId,
   type Limits,
   type Loss,
   type Process,
@@ -26,10 +27,15 @@ import type { DiskWatch, Watched } from "./limits/disk-watch.js";
 import { DiskQuota, filesWithQuota } from "./limits/disk-quota.js";
 import { areClosed, checkEgressRules, type Egress } from "./network/egress.js";
 import type { Opened } from "./open-host.js";
+import type { Chain } from "./storage/layer-store.js";
 import type { SnapshotStore } from "./storage/snapshot-store.js";
+import { ROOT_LAYER } from "./launcher/launch-instructions.js";
 import { type SandboxFacts, readInit, writeFacts, type SandboxPaths } from "./launcher/sandbox-record.js";
 
-export interface NamespaceSandboxOptions extends Pick<Opened, "egress" | "ids" | "launcher" | "quotas"> {
+export interface NamespaceSandboxOptions extends Pick<
+  Opened,
+  "egress" | "ids" | "images" | "launcher" | "quotas"
+> {
   readonly facts: SandboxFacts;
   readonly paths: SandboxPaths;
   readonly group: ControlGroup;
@@ -75,6 +81,7 @@ export class NamespaceSandbox implements Sandbox {
   readonly resizing?: { resize(limits: Limits): Promise<void> };
   readonly networking?: { restrict(rules: EgressRules): Promise<void> };
   readonly snapshots?: { take(id: SnapshotId): Promise<void> };
+  readonly committing?: { commit(id: ImageId): Promise<void> };
   readonly #loss = Promise.withResolvers<Loss>();
   readonly lost = this.#loss.promise;
   readonly adoption = {
@@ -91,6 +98,8 @@ export class NamespaceSandbox implements Sandbox {
   #isHalted = false;
   /** Set during a stop or restart. */
   #transition: AbortController | undefined;
+  /** True when its files are those of an image. */
+  #isCommitted = false;
   /** Changes to the facts run one after the other. */
   readonly #changes = new Semaphore();
   #isDestroyed = false;
@@ -130,6 +139,11 @@ export class NamespaceSandbox implements Sandbox {
     if (snapshots !== undefined && group.canFreeze && facts.memoryLayersMiB === undefined) {
       this.snapshots = { take: (id) => this.#takeSnapshot(snapshots, id) };
     }
+    // An image does not depend on snapshots.
+    const { images, memoryLayersMiB, snapshots: chain = [] } = facts;
+    if (images !== undefined && memoryLayersMiB === undefined && chain.length === 0) {
+      this.committing = { commit: (id) => this.#changes.run(() => this.#commit(id, images)) };
+    }
     if (group.canLimit) this.resizing = { resize: (limits) => this.#changes.run(() => this.#resize(limits)) };
     if (egress !== undefined) {
       this.networking = { restrict: (rules) => this.#changes.run(() => this.#restrict(egress, rules)) };
@@ -142,7 +156,10 @@ export class NamespaceSandbox implements Sandbox {
   }
 
   async spawn(command: Command): Promise<Process> {
-    const started = await this.#agent.spawn(command);
+    const { workdir } = this.#facts;
+    const placed =
+      command.cwd === undefined && workdir !== undefined ? { ...command, cwd: workdir } : command;
+    const started = await this.#agent.spawn(placed);
     void started.exit.then(async ({ signal }) => {
       if (signal === "SIGKILL") await this.#reportMemoryKills();
     });
@@ -150,7 +167,9 @@ export class NamespaceSandbox implements Sandbox {
   }
 
   async user(name?: string): Promise<User> {
-    return this.#agent.user(name);
+    const user = await this.#agent.user(name);
+    const { workdir } = this.#facts;
+    return workdir === undefined ? user : { ...user, workdir };
   }
 
   async dial(port: number, signal: AbortSignal): Promise<Duplex> {
@@ -250,6 +269,26 @@ export class NamespaceSandbox implements Sandbox {
     this.#isHalted = true;
   }
 
+  async #commit(id: ImageId, chain: Chain): Promise<void> {
+    this.#requireAlive();
+    const { images, paths } = this.#options;
+    const { project } = this.#facts;
+    this.#transition = new AbortController();
+    try {
+      // The image takes the project with the files: no later server may give it to another sandbox.
+      await this.#record({ isStopped: true, project: undefined });
+      await this.#endAll();
+      this.#requireAlive();
+      await images.commit(id, { layer: join(paths.layers, ROOT_LAYER), chain, project });
+      this.#isCommitted = true;
+    } catch (error) {
+      await this.#record({ project });
+      throw error;
+    } finally {
+      this.#transition = undefined;
+    }
+  }
+
   async #begin(
     spec: SandboxSpec,
     signal: AbortSignal,
@@ -318,11 +357,12 @@ export class NamespaceSandbox implements Sandbox {
     this.#requireAlive();
     const { paths } = this.#options;
     const group = this.#group;
-    const { template, snapshots: chain = [], isStopped } = this.#facts;
+    const { images = [], isStopped, snapshots: chain = [], template } = this.#facts;
     const isFrozen = this.#isPaused || isStopped === true;
     if (!isFrozen) await group.freeze();
+    using _image = this.#options.images.hold(images[0]);
     try {
-      await snapshots.keep(id, { layers: paths.layers, template, chain });
+      await snapshots.keep(id, { layers: paths.layers, template, images, chain });
     } finally {
       if (!isFrozen && !this.#isDestroyed) await group.thaw();
     }
@@ -462,6 +502,7 @@ export class NamespaceSandbox implements Sandbox {
   }
 
   #requireAlive(): void {
-    if (this.#isDestroyed) throw new SandboxError("sandbox_ended", "the sandbox has ended");
+    const isOver = this.#isDestroyed || this.#isCommitted;
+    if (isOver) throw new SandboxError("sandbox_ended", "the sandbox has ended");
   }
 }

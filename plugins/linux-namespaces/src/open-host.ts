@@ -17,8 +17,9 @@ import { Egress, interfacePrefix } from "./network/egress.js";
 import { claimRange } from "./network/egress-range.js";
 import { Uplink } from "./network/uplink.js";
 import { findUplinkProgram } from "./network/uplink-program.js";
-import { type PreparedTemplate, isAlive, readProcess } from "./launcher/sandbox-record.js";
-import { type SnapshotChain, SnapshotStore } from "./storage/snapshot-store.js";
+import { type PreparedTemplate, type SandboxFacts, isAlive, readProcess } from "./launcher/sandbox-record.js";
+import { ImageStore } from "./storage/image-store.js";
+import { SnapshotStore } from "./storage/snapshot-store.js";
 import { VolumeStore } from "./storage/volume-store.js";
 import { templateOwners } from "./templates/template-owners.js";
 import { Templates } from "./templates/templates.js";
@@ -29,6 +30,7 @@ export interface Opened {
   readonly groups: ControlGroups;
   readonly templates: Templates;
   readonly snapshots: SnapshotStore;
+  readonly images: ImageStore;
   readonly volumes: VolumeStore;
   readonly agent: string;
   /** Undefined without egress. */
@@ -54,8 +56,8 @@ interface HostOptions {
   readonly log: Logger;
   /** Absolute. */
   readonly directory: string;
-  /** Snapshots that sandboxes start from. */
-  readonly chainsInUse: () => Promise<SnapshotChain[]>;
+  /** Facts of all sandboxes. */
+  readonly sandboxes: () => Promise<readonly SandboxFacts[]>;
 }
 
 /** Short name of an installation for its resources on the host: 8 hex digits of a digest of its directory. */
@@ -65,7 +67,7 @@ export function installationDigest(directory: string): string {
 
 /** Opens what the sandboxes of one directory share on this host. */
 export async function openHost(options: HostOptions): Promise<Opened> {
-  const { chainsInUse, directory, log, settings } = options;
+  const { directory, log, sandboxes, settings } = options;
   const agent = agentBinary();
   if (agent === undefined || !isAbsolute(agent)) throw new Error("the agent has not been built");
   await mkdir(join(directory, "sandboxes"), { recursive: true, mode: 0o700 }).catch((error: unknown) => {
@@ -92,7 +94,7 @@ export async function openHost(options: HostOptions): Promise<Opened> {
     const snapshots = new SnapshotStore({
       directory: join(directory, "snapshots"),
       launcher,
-      chainsInUse,
+      chainsInUse: async () => (await sandboxes()).map((facts) => facts.snapshots ?? []),
     });
     await snapshots.open();
     const keepsLayersInMemory = await mustKeepLayersInMemory(options, launcher, users);
@@ -110,6 +112,18 @@ export async function openHost(options: HostOptions): Promise<Opened> {
       keepsLayersInMemory,
       template: await templates.get("base"),
     });
+    const images = new ImageStore({
+      directory: join(directory, "images"),
+      launcher,
+      users,
+      ids,
+      quotas,
+      chainsInUse: async () => [
+        ...(await sandboxes()).map((facts) => facts.images ?? []),
+        ...(await snapshots.all()).map((facts) => facts.images),
+      ],
+    });
+    await images.open();
     const limits = enforcedLimits({
       controllers: groups.found,
       countsProcesses: users !== undefined || ids !== undefined,
@@ -134,6 +148,7 @@ export async function openHost(options: HostOptions): Promise<Opened> {
       groups,
       templates,
       snapshots,
+      images,
       volumes,
       agent,
       egress,

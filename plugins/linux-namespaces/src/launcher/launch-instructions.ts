@@ -59,7 +59,6 @@ const CAPABILITIES = {
   // sudo and PAM refuse to work without it.
   AUDIT_WRITE: 29,
 } as const;
-const CAPABILITY_MASK = Object.values<number>(CAPABILITIES).reduce((mask, number) => mask | (1 << number), 0);
 
 const DEVICES = [
   ["null", 1, 3],
@@ -136,9 +135,7 @@ export function launchInstructions(sandbox: LaunchedSandbox, options: LaunchOpti
     ...layers.flatMap(({ target, lowers, layer }) => overlayOf(target, lowers, layer, users)),
     ...devices(facts, users),
     ...instruction("null", "/dev/null"),
-    ...instruction("proc", "/proc"),
-    ...READ_ONLY_PROC.flatMap((name) => ["read-only", `/proc/${name}`]),
-    ...HIDDEN_PROC.flatMap((name) => ["hide", `/proc/${name}`]),
+    ...processes(),
     // Last, and before any process of the sandbox runs: the places can only be files and directories.
     ...sandbox.volumes.flatMap(({ target, source, readOnly }) =>
       instruction("volume", target, source, `${readOnly ? "r" : ""}sd${mapped}`),
@@ -156,7 +153,7 @@ export function launchInstructions(sandbox: LaunchedSandbox, options: LaunchOpti
     ...(options.allowsSudo && users?.hasAccounts !== false ? [] : ["no-new-privileges"]),
     // Without no-new-privileges this needs a capability that the next instruction drops.
     "system-calls",
-    ...instruction("capabilities", CAPABILITY_MASK.toString(16)),
+    ...capabilities(Object.values(CAPABILITIES)),
   ];
 }
 
@@ -171,7 +168,8 @@ function rootLayer(
   const resolvers = nameservers.map((address) => `nameserver ${address}\n`).join("");
   return [
     ...layerDirectories(layer, hasLayers),
-    ...directory(join(upper, "etc")),
+    // An image may lack what is mounted on, or have a link there, which this hides.
+    ...["dev", "proc", "etc"].flatMap((name) => directory(join(upper, name))),
     ...instruction("file", join(upper, "etc/hostname"), "644", `${hostname}\n`),
     ...instruction("file", join(upper, "etc/hosts"), "644", hosts),
     ...instruction("file", join(upper, "etc/resolv.conf"), "644", resolvers),
@@ -218,8 +216,22 @@ function devices({ firstId = 0, limits }: SandboxFacts, users: UserNamespace | u
   ];
 }
 
+/** Mounts a `/proc` that shows and changes nothing of the host. */
+export function processes(): string[] {
+  return [
+    ...instruction("proc", "/proc"),
+    ...READ_ONLY_PROC.flatMap((name) => ["read-only", `/proc/${name}`]),
+    ...HIDDEN_PROC.flatMap((name) => ["hide", `/proc/${name}`]),
+  ];
+}
+
+/** Limits this process and its successors to some capabilities, by their numbers. */
+export function capabilities(numbers: readonly number[]): string[] {
+  return instruction("capabilities", numbers.reduce((mask, number) => mask + 2 ** number, 0).toString(16));
+}
+
 /** Only root of the host can create devices; others bind those of the host. */
-function device(
+export function device(
   path: string,
   [major, minor]: readonly [number, number],
   users: UserNamespace | undefined,
@@ -228,11 +240,11 @@ function device(
   return [...instruction("file", path, "666", ""), ...instruction("bind", path, path, "sx")];
 }
 
-function directory(path: string): string[] {
+export function directory(path: string): string[] {
   return instruction("directory", path, "755");
 }
 
 /** An instruction of `native/instructions.h` with its parameters. */
-function instruction(name: string, ...parameters: readonly string[]): string[] {
+export function instruction(name: string, ...parameters: readonly string[]): string[] {
   return [name, ...parameters];
 }

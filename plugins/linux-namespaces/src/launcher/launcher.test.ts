@@ -84,7 +84,7 @@ describe("the launcher", { skip: reasonToSkip() ?? false, concurrency: 1 }, () =
 
   it("refuses an overlay of more layers than the kernel takes options for", async () => {
     for (const path of ["target", "layer", "layer/upper", "layer/work"]) await mkdir(join(directory, path));
-    const lowers = Array.from({ length: 65 }, () => "/usr").join(":");
+    const lowers = Array.from({ length: 126 }, () => "/usr").join(":");
     const words = ["overlay", join(directory, "target"), lowers, join(directory, "layer"), ""];
     await assert.rejects(launcher.launch(directory, "", words), /overlay .*target: Argument list too long/);
   });

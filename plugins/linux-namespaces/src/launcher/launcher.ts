@@ -4,7 +4,17 @@ import type { Socket } from "node:net";
 import { SandboxError } from "@coppice/core";
 import type { UserNamespace } from "./user-namespace.js";
 
-const OPERATIONS = { lock: 1, launch: 2, end: 3, remove: 4, run: 5, disk: 6, start: 7 } as const;
+const OPERATIONS = {
+  lock: 1,
+  launch: 2,
+  end: 3,
+  remove: 4,
+  run: 5,
+  disk: 6,
+  start: 7,
+  confine: 8,
+  kill: 9,
+} as const;
 type Operation = keyof typeof OPERATIONS;
 
 const HEADER_BYTES = 9;
@@ -102,6 +112,31 @@ export class Launcher {
   }
 
   /**
+   * Runs the program of instructions in namespaces that end with it, with this launcher, or by the signal.
+   * @param firstId as for `launch`.
+   * @throws Error with the failed instruction, or the signal's reason.
+   */
+  async confine(
+    instructions: readonly string[],
+    firstId: number | undefined,
+    signal: AbortSignal,
+  ): Promise<HostRun> {
+    signal.throwIfAborted();
+    const first = firstId === undefined ? "" : String(firstId);
+    const running = this.#send("confine", [first, ...instructions]);
+    // A launcher that has ended meanwhile took the program with it.
+    const kill = (): void => void this.#ask("kill", [String(running.number)]).catch(() => undefined);
+    signal.addEventListener("abort", kill, { once: true });
+    try {
+      const [code, output] = await running.answer;
+      signal.throwIfAborted();
+      return { code: Number(code), output: output ?? "" };
+    } finally {
+      signal.removeEventListener("abort", kill);
+    }
+  }
+
+  /**
    * Starts a program of the host, by its full path, that outlives this server.
    * @param directory gets the files `program` (its pid and start time) and `log` (the beginning of its output).
    */
@@ -159,16 +194,19 @@ export class Launcher {
     return socket;
   }
 
-  #ask(operation: Operation, texts: readonly string[]): Promise<readonly string[]> {
-    if (this.#isClosed) {
-      return Promise.reject(new SandboxError("launcher_unavailable", "the launcher was closed"));
-    }
+  async #ask(operation: Operation, texts: readonly string[]): Promise<readonly string[]> {
+    return this.#send(operation, texts).answer;
+  }
+
+  #send(
+    operation: Operation,
+    texts: readonly string[],
+  ): { readonly number: number; readonly answer: Promise<readonly string[]> } {
+    if (this.#isClosed) throw new SandboxError("launcher_unavailable", "the launcher was closed");
     const parts = texts.map((text) => Buffer.from(text));
     const length = parts.reduce((sum, part) => sum + 4 + part.byteLength, HEADER_BYTES);
     if (length > FRAME_LIMIT_BYTES || parts.some((part) => part.includes(0))) {
-      return Promise.reject(
-        new SandboxError("request_invalid", `cannot ask the launcher to ${operation} that`),
-      );
+      throw new SandboxError("request_invalid", `cannot ask the launcher to ${operation} that`);
     }
     const socket = this.#running?.socket ?? this.#start();
     const number = this.#next++;
@@ -181,11 +219,11 @@ export class Launcher {
       at = frame.writeUInt32LE(part.byteLength, at);
       at += part.copy(frame, at);
     }
-    return new Promise((resolve, reject) => {
-      this.#waiting.set(number, { resolve, reject });
-      socket.ref();
-      socket.write(frame);
-    });
+    const answer = Promise.withResolvers<readonly string[]>();
+    this.#waiting.set(number, answer);
+    socket.ref();
+    socket.write(frame);
+    return { number, answer: answer.promise };
   }
 
   #receive(data: Buffer): void {

@@ -33,7 +33,11 @@ const sandboxFacts = z
     isStopped: z.boolean().optional(),
     /** Snapshots below its layers. */
     snapshots: names.optional(),
+    /** Images that its root is made of, topmost first; absent with a template. */
+    images: names.optional(),
     user: z.string(),
+    /** Directory of commands without one; absent = the home of each user. */
+    workdir: z.string().optional(),
     limits: z.object({ cpuCount: limit, memoryMiB: limit, diskMiB: limit, processes: limit }).readonly(),
     groups: z
       .record(z.string(), z.object({ version: z.literal([1, 2]), path: z.string() }).readonly())

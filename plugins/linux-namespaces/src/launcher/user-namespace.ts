@@ -1,8 +1,7 @@
-import { constants, readFile } from "node:fs/promises";
+import { readFile } from "node:fs/promises";
 import { userInfo } from "node:os";
-import { join } from "node:path";
 import { messageOf } from "@coppice/core";
-import { canAccess } from "./can-access.js";
+import { findHostProgram } from "./host-program.js";
 
 /** User namespace in which a server that is not root becomes root. */
 export interface UserNamespace {
@@ -24,7 +23,6 @@ const IDS = 65_536;
 /** Covers at least `user`. */
 const MIN_IDS = 1_001;
 const USER_ID = 1_000;
-const PROGRAM_DIRECTORIES = ["/usr/bin", "/bin", "/usr/sbin", "/usr/local/bin", "/run/wrappers/bin"];
 
 /** Finds the ids that this user may map; undefined for root, who needs no user namespace. */
 export async function findUserNamespace(): Promise<UserNamespace | undefined> {
@@ -61,11 +59,9 @@ async function findMapping(
   });
   const range = ranges.find(({ count }) => count >= MIN_IDS);
   if (range === undefined) throw new Error(`${file} has no range of ids for this user`);
-  for (const directory of PROGRAM_DIRECTORIES) {
-    const path = join(directory, program);
-    if (await canAccess(path, constants.X_OK)) return { program: path, range };
-  }
-  throw new Error(`the program ${program} is missing`);
+  const path = await findHostProgram([program]);
+  if (path === undefined) throw new Error(`the program ${program} is missing`);
+  return { program: path, range };
 }
 
 function nameOf(uid: number): string {

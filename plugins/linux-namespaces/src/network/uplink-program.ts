@@ -1,6 +1,7 @@
 import { constants } from "node:fs/promises";
 import { basename } from "node:path";
 import { canAccess } from "../launcher/can-access.js";
+import { findHostProgram } from "../launcher/host-program.js";
 
 /** A program that relays traffic of a network namespace over its own sockets, without privileges. */
 export interface UplinkProgram {
@@ -19,7 +20,6 @@ export interface UplinkLink {
   readonly prefix: string;
 }
 
-const DIRECTORIES = ["/usr/bin", "/usr/local/bin", "/bin", "/run/current-system/sw/bin"];
 const MTU = 1_500;
 const TUN = "/dev/net/tun";
 
@@ -76,9 +76,8 @@ const PROGRAMS: Readonly<Record<string, UplinkProgram["arguments"]>> = {
  * @throws Error with what is missing.
  */
 export async function findUplinkProgram(configured: string | undefined): Promise<UplinkProgram> {
-  const usual = Object.keys(PROGRAMS).flatMap((name) => DIRECTORIES.map((each) => `${each}/${name}`));
-  const path = await firstThatRuns(configured === undefined ? usual : [configured]);
-  if (path === undefined) {
+  const path = configured ?? (await findHostProgram(Object.keys(PROGRAMS)));
+  if (path === undefined || !(await canAccess(path, constants.X_OK))) {
     throw new Error(
       `egress: nat without root needs ${configured ?? "the program pasta or slirp4netns"}, which this host does not have`,
     );
@@ -89,9 +88,4 @@ export async function findUplinkProgram(configured: string | undefined): Promise
   if (!canMakeInterfaces)
     throw new Error(`egress: nat without root needs ${TUN}, which this user cannot open`);
   return { path, arguments: build };
-}
-
-async function firstThatRuns(paths: readonly string[]): Promise<string | undefined> {
-  for (const path of paths) if (await canAccess(path, constants.X_OK)) return path;
-  return undefined;
 }

@@ -1,154 +1,85 @@
-import { mkdir, readdir, readFile, rename, stat, writeFile } from "node:fs/promises";
+import { readdir } from "node:fs/promises";
 import { join } from "node:path";
 import { SandboxError } from "@coppice/core";
-import type { SnapshotId } from "@coppice/core/backend";
+import type { ImageId, SnapshotId } from "@coppice/core/backend";
 import { z } from "zod";
 import type { Launcher } from "../launcher/launcher.js";
+import { type Chain, LayerStore } from "./layer-store.js";
 
-/** Snapshots below a sandbox's files, topmost first. */
-export type SnapshotChain = readonly SnapshotId[];
-
-const snapshotFacts = z.object({ template: z.string(), chain: z.array(z.string()).readonly() }).readonly();
-
-export interface SnapshotStoreOptions {
-  readonly directory: string;
-  readonly launcher: Launcher;
-  /** Chains of all sandboxes. */
-  readonly chainsInUse: () => Promise<readonly SnapshotChain[]>;
+/** Template of sandboxes, or the image in its place. */
+export interface Origin {
+  readonly template: string;
+  readonly image: ImageId | undefined;
 }
 
-// The options of a mount must fit into one page, and each layer adds a path.
+export interface SnapshotSource {
+  /** Directory with the layers of a sandbox. */
+  readonly layers: string;
+  readonly template: string;
+  /** Images below its files, topmost first; none for a sandbox of a template. */
+  readonly images: Chain;
+  /** Snapshots below its files. */
+  readonly chain: Chain;
+}
+
+const names = z.array(z.string()).readonly();
+const snapshotFacts = z.object({ template: z.string(), chain: names, images: names.default([]) }).readonly();
+type SnapshotFacts = z.infer<typeof snapshotFacts>;
+
+// With them, a sandbox has no more layers than the launcher can mount.
 const MAX_DEPTH = 16;
-const RECORD = "snapshot.json";
-const REMOVED = "removed";
-const MAKING = ".making";
 
-/**
- * Copies of sandboxes' changes, each a read-only layer for other sandboxes. A removed snapshot stays while a sandbox or
- * another snapshot depends on it.
- */
-export class SnapshotStore {
-  readonly #options: SnapshotStoreOptions;
-  #collected: Promise<void> = Promise.resolve();
+/** Copies of sandboxes' changes, each a read-only layer for other sandboxes. */
+export class SnapshotStore extends LayerStore<SnapshotFacts> {
+  readonly #launcher: Launcher;
 
-  constructor(options: SnapshotStoreOptions) {
-    this.#options = options;
-  }
-
-  async open(): Promise<void> {
-    await mkdir(this.#options.directory, { recursive: true, mode: 0o700 });
+  /** @param options `chainsInUse` has the snapshots of all sandboxes. */
+  constructor(options: {
+    readonly directory: string;
+    readonly launcher: Launcher;
+    readonly chainsInUse: () => Promise<readonly Chain[]>;
+  }) {
+    super({ ...options, record: "snapshot.json", schema: snapshotFacts });
+    this.#launcher = options.launcher;
   }
 
   /**
    * Copies the layers of a frozen sandbox.
    * @throws SandboxError failed_precondition when its chain of snapshots is too long.
    */
-  async keep(
-    id: SnapshotId,
-    source: { readonly layers: string; readonly template: string; readonly chain: SnapshotChain },
-  ): Promise<void> {
-    const { launcher } = this.#options;
-    if (source.chain.length >= MAX_DEPTH) {
+  async keep(id: SnapshotId, { layers, ...facts }: SnapshotSource): Promise<void> {
+    if (facts.chain.length >= MAX_DEPTH) {
       const text = `the sandbox stands on ${MAX_DEPTH} snapshots of snapshots, and cannot on more`;
       throw new SandboxError("snapshot_too_deep", text);
     }
-    const making = `${this.#path(id)}${MAKING}`;
-    try {
-      await mkdir(making, { mode: 0o700 });
-      for (const layer of await readdir(source.layers)) {
-        const copy = [
-          "cp",
-          "-a",
-          "--reflink=auto",
-          "--",
-          join(source.layers, layer, "upper"),
-          join(making, layer),
-        ];
-        const { code, output } = await launcher.run(copy);
+    using _held = this.hold(facts.chain[0]);
+    await this.make(id, async (making) => {
+      for (const layer of await readdir(layers)) {
+        const paths = [join(layers, layer, "upper"), join(making, layer)];
+        const { code, output } = await this.#launcher.run(["cp", "-a", "--reflink=auto", "--", ...paths]);
         if (code !== 0) throw new Error(`the layer '${layer}' was not copied: ${output}`);
       }
-      const { template, chain } = source;
-      await writeFile(join(making, RECORD), JSON.stringify({ template, chain }), { mode: 0o600 });
-      await rename(making, this.#path(id));
-    } catch (error) {
-      await launcher.remove(making);
-      throw error;
-    }
+      return facts;
+    });
   }
 
   /**
    * Chain of a sandbox that starts from a snapshot.
-   * @throws SandboxError not_found, invalid_argument when it belongs to another template.
+   * @throws SandboxError not_found, invalid_argument when it is of another template or image.
    */
-  async chainOf(id: SnapshotId, template: string): Promise<SnapshotChain> {
-    const record = await this.#read(id);
-    if (record === undefined || (await this.#isRemoved(id))) {
-      throw new SandboxError("snapshot_not_found", `snapshot '${id}' not found`);
+  async chainOf(id: SnapshotId, { image, template }: Origin): Promise<Chain> {
+    const facts = await this.find(id);
+    if (facts === undefined) throw new SandboxError("snapshot_not_found", `snapshot '${id}' not found`);
+    const [top] = facts.images;
+    if (top !== image || (image === undefined && facts.template !== template)) {
+      const text = `snapshot '${id}' is not of the template '${template}'`;
+      throw new SandboxError("snapshot_of_other_template", text);
     }
-    if (record.template !== template) {
-      throw new SandboxError(
-        "snapshot_of_other_template",
-        `snapshot '${id}' is not of the template '${template}'`,
-      );
-    }
-    return [id, ...record.chain];
+    return [id, ...facts.chain];
   }
 
   /** Layers of a chain for one overlay of the template, above the template's own. */
-  lowers(chain: SnapshotChain, layer: string): readonly string[] {
-    return chain.map((id) => join(this.#path(id), layer));
-  }
-
-  /** Snapshots that were not removed, including unfinished ones. */
-  async list(): Promise<readonly SnapshotId[]> {
-    const ids: SnapshotId[] = [];
-    for (const name of await readdir(this.#options.directory)) {
-      if (!(await this.#isRemoved(name))) ids.push(name.replace(MAKING, ""));
-    }
-    return ids;
-  }
-
-  /** Removes a snapshot. A missing one is fine. */
-  async remove(id: SnapshotId): Promise<void> {
-    await this.#options.launcher.remove(`${this.#path(id)}${MAKING}`);
-    if ((await stat(this.#path(id)).catch(() => undefined)) !== undefined) {
-      await writeFile(join(this.#path(id), REMOVED), "");
-    }
-    await this.collect();
-  }
-
-  /** Frees removed snapshots without dependents. */
-  collect(): Promise<void> {
-    // One after the other: concurrent removals of the same tree fail.
-    const collected = this.#collected.then(() => this.#collect());
-    this.#collected = collected.catch(() => undefined);
-    return collected;
-  }
-
-  async #collect(): Promise<void> {
-    const { directory, launcher, chainsInUse } = this.#options;
-    const chains = [...(await chainsInUse())];
-    const removed: SnapshotId[] = [];
-    for (const name of await readdir(directory)) {
-      if (await this.#isRemoved(name)) removed.push(name);
-      else chains.push((await this.#read(name))?.chain ?? []);
-    }
-    const used = new Set(chains.flat());
-    const unused = removed.filter((id) => !used.has(id));
-    if (unused.length > 0) await launcher.remove(...unused.map((id) => this.#path(id)));
-  }
-
-  #path(id: SnapshotId): string {
-    return join(this.#options.directory, id);
-  }
-
-  async #isRemoved(id: SnapshotId): Promise<boolean> {
-    return (await stat(join(this.#path(id), REMOVED)).catch(() => undefined)) !== undefined;
-  }
-
-  async #read(id: SnapshotId): Promise<z.infer<typeof snapshotFacts> | undefined> {
-    const text = await readFile(join(this.#path(id), RECORD), "utf8").catch(() => undefined);
-    if (text === undefined) return undefined;
-    return snapshotFacts.parse(JSON.parse(text));
+  lowers(chain: Chain, layer: string): readonly string[] {
+    return chain.map((id) => join(this.pathOf(id), layer));
   }
 }

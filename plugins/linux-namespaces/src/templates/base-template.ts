@@ -11,6 +11,7 @@ import {
   writeFile,
 } from "node:fs/promises";
 import { dirname, join } from "node:path";
+import { SYSTEM_DIRECTORIES } from "../launcher/confined-program.js";
 import type { HostPython } from "./host-python.js";
 import type { PreparedTemplate } from "../launcher/sandbox-record.js";
 import type { TemplateOwners } from "./template-owners.js";
@@ -72,7 +73,6 @@ const HOST_CONFIGURATION = [
 
 const LOCAL_SUDO = "usr/local/lib/sudo";
 const LOCAL_DIRECTORIES = ["bin", "etc", "games", "include", "lib", "sbin", "share", "src"];
-const SYSTEM_DIRECTORIES = ["bin", "sbin", "lib", "lib32", "lib64", "libx32"];
 
 const HOME = "home/user";
 const DIRECTORIES: readonly (readonly [path: string, mode: number])[] = [

@@ -8,6 +8,7 @@ testConformance("linux-namespaces without root", async () => {
   const internet = hasInternet ? await openInternet() : undefined;
   const opened = await openTestBackend(internet && { egress: "nat", egressRange: internet.egressRange });
   const held = await wholeLimits(opened.backend);
+  const isKept = await isOnDisk(opened.backend);
   const limits = (["memoryMiB", "processes", "cpuCount"] as const).filter((name) => held.has(name));
   return {
     ...opened,
@@ -15,7 +16,9 @@ testConformance("linux-namespaces without root", async () => {
       "volumes",
       "lost",
       ...(internet === undefined ? [] : (["networking"] as const)),
-      ...((await isOnDisk(opened.backend)) ? (["stopping"] as const) : []),
+      ...(isKept ? (["stopping"] as const) : []),
+      ...((await hasAccounts(opened.backend)) ? (["images"] as const) : []),
+      ...((await hasAccounts(opened.backend)) && isKept ? (["committing"] as const) : []),
       ...(held.has("pausing") ? (["pausing"] as const) : []),
       ...(held.has("memoryMiB") && held.has("cpuCount") ? (["resizing"] as const) : []),
     ],

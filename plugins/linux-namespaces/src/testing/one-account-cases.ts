@@ -7,6 +7,7 @@ import { makeSandbox, runScript } from "./test-sandbox.js";
 it("its user is uid 1000 and owns everything, and root is another name for it", async () => {
   await using opened = await openTestBackend();
   assert.equal(await hasAccounts(opened.backend), false);
+  assert.equal(opened.backend.images, undefined);
   const sandbox = await makeSandbox(opened.backend);
   const script = "id -un; id -u; touch ~/mine; stat -c %u ~/mine /etc/passwd; hostname";
   assert.equal((await runScript(sandbox, script)).output, `user\n1000\n1000\n1000\n${sandbox.id}\n`);
