@@ -5,6 +5,7 @@ export { inject, injectable, type Class } from "./kernel/scope.js";
 export * from "./kernel/clock.js";
 export * from "./kernel/time.js";
 export { secretEqual } from "./kernel/secret-equal.js";
+export { newId } from "./sandbox/backends/sandbox-secrets.js";
 export { releaseMemory } from "./release-memory.js";
 export { Spool, type SpoolFile, type SpoolOptions } from "./kernel/spool.js";
 export {
@@ -75,6 +76,7 @@ export * from "./http/clients/sandbox-sockets.js";
 export { environmentVariables } from "./http/messages/environment-variables.js";
 export { parseIdempotencyKey } from "./http/messages/idempotency-key.js";
 export { queryNumber } from "./http/messages/query-number.js";
+export * from "./http/messages/page.js";
 export { parseInput } from "./http/messages/parse-input.js";
 export * from "./http/messages/json-body.js";
 export * from "./http/surfaces/targets.js";

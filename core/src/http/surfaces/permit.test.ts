@@ -96,6 +96,39 @@ it("a route requires its scope, or that of its method; admin includes all, and n
   );
 });
 
+it("a router with a guard of its own has no other, and is the only one that has it", async () => {
+  const refuse = (): never => {
+    throw new SandboxError("credential_invalid", "not so");
+  };
+  const plugin = definePlugin({
+    name: "linked",
+    setup(plugin) {
+      plugin.guard("api", refuse);
+      plugin.http("api").get("/linked/:secret", (ctx) => void (ctx.body = "guarded"));
+      const own = plugin.http("api", {
+        guard: ({ url }) => {
+          if (url.pathname !== "/linked/right") refuse();
+          return { tenant: "acme", name: "link", scopes: new Set<Scope>(["write"]) };
+        },
+      });
+      own.put("/linked/:secret", (ctx) => void (ctx.body = tenantOf(ctx)));
+      own.delete("/linked/:secret", permit("exec"), (ctx) => void (ctx.body = "done"));
+    },
+  });
+  await using server = await startTestServer({ plugins: [[plugin]] });
+  const put = await fetch(`${server.url}/linked/right`, { method: "PUT" });
+  assert.deepEqual([put.status, await put.text()], [200, "acme"]);
+  for (const [method, path, status] of [
+    ["PUT", "/linked/wrong", 401],
+    ["PUT", "/linked/right/more", 401],
+    ["DELETE", "/linked/right", 403],
+    ["GET", "/linked/right", 401],
+    ["POST", "/linked/right", 401],
+    ["PUT", "/elsewhere", 401],
+  ] as const)
+    assert.equal(await statusOf(server.url, { method, path }), status, `${method} ${path}`);
+});
+
 it("a request acts for its tenant, or for the default one; one addressed to a sandbox sees no others", async () => {
   const { plugin } = observed();
   await using server = await startTestServer({ plugins: [[memoryBackend()], [plugin]] });

@@ -52,6 +52,8 @@ export interface RouterOptions {
    * that body.
    */
   readonly below?: string;
+  /** Authorizes requests of its routes in place of the surface's guards: for URLs that have a secret of their own. */
+  readonly guard?: Guard;
 }
 
 interface Served {
@@ -271,8 +273,13 @@ export class Surface {
   /** Runs the guards. @returns the request with its principal, where a guard named one. */
   async authorize(request: SurfaceRequest): Promise<SurfaceRequest> {
     let asked = request;
+    const { url, method } = request;
+    const own = this.#routers.find(
+      ({ value, guard }) => guard !== undefined && value.match(url.pathname, method).route,
+    );
+    const guards = own?.guard === undefined ? this.#guards : [{ plugin: own.plugin, value: own.guard }];
     try {
-      for (const { plugin, value: guard } of this.#guards) {
+      for (const { plugin, value: guard } of guards) {
         const principal = await runAs(plugin, () => guard(asked));
         if (principal !== undefined) asked = { ...asked, principal };
       }

@@ -3,6 +3,9 @@ import { createToken } from "../../kernel/token.js";
 import type { Guard } from "./surface-hooks.js";
 import type { Target } from "./surface-request.js";
 
+/** Version of envd from which E2B's clients derive features: 0.6.4 and above turns every one on. */
+export const ENVD_VERSION = "0.6.13";
+
 /** A bound address of the server, as the configuration names it. */
 export interface Listener {
   readonly name: string;

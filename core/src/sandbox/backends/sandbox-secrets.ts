@@ -1,11 +1,11 @@
 import { hash, randomBytes, randomInt } from "node:crypto";
 import { secretEqual } from "../../kernel/secret-equal.js";
 
-const PREFIXES = { sandbox: "i", snapshot: "s", volume: "v" } as const;
+const PREFIXES = { sandbox: "i", snapshot: "s", volume: "v", image: "m", template: "" } as const;
 const ID_ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789";
 const ID_LENGTH = 20;
 
-/** An id like E2B's: a letter for its kind and 20 unguessable characters of `[a-z0-9]`. */
+/** An id like E2B's: a letter for its kind, none for a template, and 20 unguessable characters of `[a-z0-9]`. */
 export function newId(kind: keyof typeof PREFIXES): string {
   let id: string = PREFIXES[kind];
   for (let length = 0; length < ID_LENGTH; length += 1) id += ID_ALPHABET[randomInt(ID_ALPHABET.length)];

@@ -1,9 +1,6 @@
-import { type Capacity, type LiveSandbox, type SandboxRecord } from "@coppice/core";
+import { type Capacity, ENVD_VERSION, type LiveSandbox, type SandboxRecord } from "@coppice/core";
 import type { Sample } from "./metrics-history.js";
 import { mountBody } from "../volumes/volume-body.js";
-
-/** Version from which the SDKs derive features: 0.6.4 and above turns every one on. */
-export const ENVD_VERSION = "0.6.13";
 
 // Deprecated, but every response must have it.
 const CLIENT_ID = "coppice";

@@ -5,9 +5,13 @@ import type { Templates, TenantSnapshots } from "@coppice/core";
  */
 export function templateIdOf(
   name: string,
-  { templates, snapshots }: { readonly templates: Templates; readonly snapshots: TenantSnapshots },
+  {
+    templates,
+    snapshots,
+    tenant,
+  }: { readonly templates: Templates; readonly snapshots: TenantSnapshots; readonly tenant: string },
 ): string {
-  const template = templates.all().find((one) => one.name === name || one.aliases.includes(name));
+  const template = templates.all(tenant).find((one) => one.name === name || one.aliases.includes(name));
   if (template !== undefined) return template.name;
   return snapshots.list().find((one) => one.name === `${name}:default`)?.id ?? name;
 }

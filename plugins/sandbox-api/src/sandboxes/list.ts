@@ -1,4 +1,11 @@
-import { type LiveSandbox, parseInput, SandboxError, type SandboxState } from "@coppice/core";
+import {
+  firstPage,
+  type LiveSandbox,
+  pageFields,
+  parseInput,
+  SandboxError,
+  type SandboxState,
+} from "@coppice/core";
 import { z } from "zod";
 import {
   comparePositions,
@@ -8,7 +15,6 @@ import {
   parseCursor,
 } from "../bodies/list-cursor.js";
 import { matchesMetadata, type MetadataFilter, parseMetadataFilter } from "../bodies/metadata-filter.js";
-import { firstPage, pageFields } from "./page.js";
 
 const ORDERS = ["asc", "desc"] as const satisfies readonly ListOrder[];
 const STATES = ["running", "paused"] as const satisfies readonly SandboxState[];

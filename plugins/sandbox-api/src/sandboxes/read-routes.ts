@@ -6,6 +6,7 @@ import {
   requestOf,
   type Router,
   SandboxError,
+  tenantOf,
 } from "@coppice/core";
 import { z } from "zod";
 import { listedSandboxBody, metricBody, sandboxDetailBody } from "../bodies/sandbox-body.js";
@@ -41,7 +42,8 @@ export function mountReads(
 
   router.get("/v2/sandboxes", async (ctx) => {
     const query = parseListQuery(requestOf(ctx).url.searchParams);
-    const template = query.template && templateIdOf(query.template, { templates, snapshots: snapshots(ctx) });
+    const owned = { templates, snapshots: snapshots(ctx), tenant: tenantOf(ctx) };
+    const template = query.template && templateIdOf(query.template, owned);
     const page = listSandboxes(sandboxes(ctx).list(), { ...query, template });
     if (page.nextToken !== undefined) ctx.set("X-Next-Token", page.nextToken);
     if (page.totalRunning !== undefined) ctx.set("X-Total-Running", String(page.totalRunning));

@@ -1,4 +1,7 @@
 import {
+  firstPage,
+  type Page,
+  pageFields,
   parseInput,
   parseSandboxId,
   readJsonBody,
@@ -10,7 +13,6 @@ import {
 import { z } from "zod";
 import { comparePositions, formatCursor, type ListPosition, parseCursor } from "../bodies/list-cursor.js";
 import type { ApiServices } from "../sandboxes/api-services.js";
-import { firstPage, type Page, pageFields } from "../sandboxes/page.js";
 
 const takeBody = z.object({ name: z.string().min(1).max(256).nullish() });
 const listQuery = z.object({

@@ -1,5 +1,5 @@
-import { queryNumber } from "@coppice/core";
 import { z } from "zod";
+import { queryNumber } from "./query-number.js";
 
 const MAX_PAGE = 100;
 const WORDS = `1 to ${MAX_PAGE}`;
