@@ -219,7 +219,8 @@ export class Pauses {
   async #startAnew(held: HeldSandbox, { timeoutMs, trigger }: Resumption): Promise<void> {
     const { settings, ledger, events, clock } = this.#options;
     const { stopping } = held.handle;
-    const { id, template } = held.record;
+    const paused = held.record;
+    const { id, template } = paused;
     const deadline = new AbortController();
     const signal = AbortSignal.any([held.ended, deadline.signal]);
     try {
@@ -229,21 +230,24 @@ export class Pauses {
         await stopping?.stop();
         await stopping?.start(specOf(held.record), signal);
       }
+      const begun = { state: "running", isStopped: undefined, isResizing: undefined } as const;
+      // In memory alone: startups use a running sandbox, and requests wait for this change.
+      held.update(begun);
+      await this.#options.startups.run(held, signal);
       const probe = settings.templates[template]?.readinessProbe;
       const probed = { record: held.record, runtime: held.handle };
       if (probe !== undefined)
         await untilReady(probed, probe, { settings: settings.readiness, clock, signal });
       signal.throwIfAborted();
       const endsAtMs = timeoutMs === undefined ? undefined : clock.now() + timeoutMs;
-      const begun = { state: "running", isStopped: undefined, isResizing: undefined, endsAtMs } as const;
-      const running: SandboxRecord = { ...held.record, ...begun };
+      const running: SandboxRecord = { ...held.record, endsAtMs };
       const happened = events.of("resumed", held.record, { reason: trigger });
       await ledger.write(running, { happened });
       held.throwIfEnding();
-      held.update(begun);
-      await this.#options.startups.run(held, signal);
+      held.update({ endsAtMs });
     } catch (error) {
       held.throwIfEnding();
+      held.update(paused);
       await this.#stop(held);
       const text = `sandbox "${id}" could not be resumed: ${messageOf(error)}`;
       throw new SandboxError("resume_failed", text, { cause: error });

@@ -388,8 +388,12 @@ export class SandboxRegistry implements Sandboxes {
   ): HeldSandbox | undefined {
     const own = this.#limitsOf(template);
     const limits = Object.entries(given(request.limits ?? {}));
+    // The start command of a pooled one has run without a creator's variables.
+    const takesVariables =
+      template.build?.start !== undefined && Object.keys(request.environment ?? {}).length > 0;
     const isPooled =
       request.id === undefined &&
+      !takesVariables &&
       request.allowInternetAccess !== false &&
       request.egress === undefined &&
       (request.mounts ?? []).length === 0 &&
