@@ -88,6 +88,7 @@ sandboxes: { onShutdown: keep, templates: { base: {} } }
 plugins:
   access: { apiKeys: ["\${env:COPPICE_API_KEY}"] }
   sandbox-api: {}
+  templates: {}
   envd-compat: {}
   commands: {}
   files: {}

@@ -148,8 +148,8 @@ const ROOMS: Readonly<Record<string, readonly string[]>> = {
   "plugins/jupyter/src": ["json", "transport", "programs", "kernel", "contexts", "e2b", "server"],
   "plugins/linux-namespaces/src": ["launcher", "limits", "templates", "storage", "network"],
   "plugins/local-process/src": ["files", "processes", "directories"],
-  "plugins/sandbox-api/src": ["volumes", "bodies", "sandboxes", "snapshots", "templates"],
-  "plugins/templates/src": ["model"],
+  "plugins/sandbox-api/src": ["volumes", "bodies", "sandboxes", "snapshots"],
+  "plugins/templates/src": ["model", "store", "uploads", "catalog", "queue", "startup", "api"],
   "test/src/bench": ["kit", "benchmarks", "report"],
   "test/src/harness": ["host", "clients", "freebsd", "server"],
 };

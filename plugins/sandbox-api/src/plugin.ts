@@ -21,7 +21,6 @@ import { mountReads } from "./sandboxes/read-routes.js";
 import { mountStateChanges } from "./sandboxes/state-routes.js";
 import { sdkEnvironment } from "./sdk-environment.js";
 import { mountSnapshots } from "./snapshots/snapshot-routes.js";
-import { mountTemplates } from "./templates/template-routes.js";
 import { mountVolumeContents, volumeGuard } from "./volumes/volume-content-routes.js";
 import { mountVolumes } from "./volumes/volume-routes.js";
 
@@ -73,7 +72,6 @@ export const plugin = definePlugin({
     mountStateChanges(router, context.http("api"), services);
     mountReads(router, services);
     mountSnapshots(router, services);
-    mountTemplates(router, services);
     mountVolumes(router, { volumes, domain, maxBody: config.maxBody });
     // Its clients present the volume's token where those of `api` have a key: it needs its own listener.
     context.guard("volumes", volumeGuard(volumes));

@@ -1,9 +1,137 @@
-import { definePlugin } from "@coppice/core";
-import { templatesConfig } from "./templates-config.js";
+import { join } from "node:path";
+import {
+  Backends,
+  Clock,
+  definePlugin,
+  type Logger,
+  openedAtStart,
+  type Plugin,
+  Sandboxes,
+  Snapshots,
+  Startups,
+  Templates,
+} from "@coppice/core";
+import { Commands } from "@coppice/plugin-commands";
+import type { ApiServices } from "./api/api-services.js";
+import { mountBuilds } from "./api/build-routes.js";
+import { mountTags } from "./api/tag-routes.js";
+import { mountTemplates } from "./api/template-routes.js";
+import { mountUploadLinks, mountUploads, uploadGuard } from "./api/upload-routes.js";
+import { BuildRequests } from "./catalog/build-requests.js";
+import { BuiltTemplates } from "./catalog/built-templates.js";
+import { Catalog } from "./catalog/catalog.js";
+import { BuildFailure } from "./model/build-failure.js";
+import type { Builder } from "./model/builder.js";
+import { BuildQueue } from "./queue/build-queue.js";
+import { housekeeping } from "./queue/housekeeping.js";
+import { templatesMetrics } from "./queue/templates-metrics.js";
+import { StartCommands } from "./startup/start-commands.js";
+import { ImageKeeper } from "./store/image-keeper.js";
+import { TemplatesStore } from "./store/templates-store.js";
+import { type TemplatesConfig, templatesConfig } from "./templates-config.js";
+import { Uploads } from "./uploads/uploads.js";
+import { UploadTickets } from "./uploads/upload-tickets.js";
 
-/** Templates that are built: their images, their builds by E2B's clients, and their start commands. */
-export const plugin = definePlugin({
-  name: "templates",
-  config: templatesConfig,
-  setup() {},
-});
+/** What a builder can use. */
+export interface BuilderServices {
+  readonly config: TemplatesConfig;
+  readonly backends: Backends;
+  readonly clock: Clock;
+  readonly log: Logger;
+}
+
+/**
+ * Makes the plugin: templates that clients build, with their names, tags and uploads, and the start commands of their
+ * sandboxes; the templates of the configuration are read by its routes, too.
+ */
+export function templatesPlugin(makeBuilder: (services: BuilderServices) => Builder): Plugin {
+  return definePlugin({
+    name: "templates",
+    config: templatesConfig,
+    requires: {
+      backends: Backends,
+      clock: Clock,
+      sandboxes: Sandboxes,
+      snapshots: Snapshots,
+      startups: Startups,
+      templates: Templates,
+    },
+    uses: { commands: Commands },
+    setup(context, { backends, clock, sandboxes, snapshots, startups, templates, commands }) {
+      const { config, log } = context;
+      const file = openedAtStart(() => new TemplatesStore(context.dataDir()));
+      const store = file.get;
+      context.onStart(() => file.open());
+      context.onStop(() => file.close());
+
+      const uploads = new Uploads({
+        directory: () => join(context.dataDir(), "uploads"),
+        store,
+        settings: config,
+        clock,
+      });
+      const tickets = new UploadTickets(() => store().secret("uploads"));
+      const keeper = new ImageKeeper({ store, backends, clock, log });
+      context.onStart(async () => {
+        store().builds.failInterrupted(clock.now());
+        await uploads.reconcile();
+        await keeper.repair();
+      });
+      context.onStop(() => keeper.idle());
+
+      const catalog = new Catalog(store);
+      const metrics = templatesMetrics(context.metrics, () => queue.running);
+      const queue = new BuildQueue({
+        builder: makeBuilder({ config, backends, clock, log }),
+        store,
+        catalog,
+        uploads,
+        keeper,
+        settings: config,
+        metrics,
+        clock,
+        log,
+      });
+      context.onStop(() => queue.stop());
+      const keeping = housekeeping({ store, uploads, keeper, settings: config, clock, log });
+      context.onStart(() => keeping.start());
+      context.onStop(() => keeping.stop());
+
+      templates.add(new BuiltTemplates(catalog, store));
+      startups.add(new StartCommands({ commands, settings: config, clock }));
+      sandboxes.onCreated(({ record }) => {
+        if (record.build !== undefined && record.snapshot === undefined)
+          store().templates.spawned(record.template, clock.now());
+      });
+
+      const requests = new BuildRequests({ settings: config, catalog, store, templates, snapshots, clock });
+      const services: ApiServices = {
+        config,
+        clock,
+        backends,
+        sandboxes,
+        snapshots,
+        templates,
+        store,
+        catalog,
+        requests,
+        queue,
+        keeper,
+        uploads,
+        tickets,
+      };
+      const router = context.http("api", { errors: "e2b" });
+      // Before the routes of one template, which would take the words for ids.
+      mountTags(router, services);
+      mountTemplates(router, services);
+      mountBuilds(router, services);
+      mountUploadLinks(router, services);
+      const uploadRouter = context.http("api", { errors: "e2b", guard: uploadGuard(tickets, clock) });
+      mountUploads(uploadRouter, services);
+    },
+  });
+}
+
+export const plugin = templatesPlugin(() => ({
+  build: () => Promise.reject(new BuildFailure("this server cannot build yet", "base")),
+}));

@@ -4,9 +4,51 @@ import { z } from "zod";
 const count = () => z.int().positive();
 
 export const templatesConfig = z.strictObject({
-  maxConcurrentBuilds: count().default(20).describe("Builds of one tenant that may run at one time."),
+  backend: z
+    .string()
+    .optional()
+    .describe("Backend that templates are built on; by default the default one, or else the first that can."),
+  maxTemplates: count().default(100).describe("Templates that a tenant may have."),
+  maxStorage: size("50GiB").describe(
+    "Space for the images of a tenant, those of cached steps included; beyond it no build begins.",
+  ),
+  maxTags: count().default(100).describe("Tags that a template may have."),
+  maxBuilds: count()
+    .default(20)
+    .describe(
+      "The newest builds of a template that are kept; older ones stay as long as a tag leads to them.",
+    ),
+  maxConcurrentBuilds: count()
+    .default(20)
+    .describe("Builds of one tenant that may run, or wait to be started, at one time."),
+  buildConcurrency: count().default(4).describe("Builds that run at the same time; further ones wait."),
+  waitingTimeout: duration("40m").describe("Time that a client has to start a build that it has requested."),
   buildTimeout: duration("1h").describe("Time that a build may take."),
+  defaultCpuCount: count().default(2).describe("CPUs of a template whose creator names none."),
+  maxCpuCount: count().default(32).describe("Most CPUs that a template may have."),
+  defaultMemory: size("1GiB").describe("Memory of a template whose creator names none."),
+  maxMemory: size("8GiB").describe("Most memory that a template may have."),
+  maxDisk: size("20GiB").describe("Most disk that a template may have."),
+  maxSteps: count().default(500).describe("Steps that a build may have."),
+  maxBody: size("4MiB").describe("Largest request body, without uploads."),
+  maxLog: size("4MiB").describe("Longest log of a build; later lines are left out."),
+  maxLayers: count()
+    .default(1000)
+    .describe("Results of steps that are kept for later builds of a tenant, the last used ones."),
+  layersKept: duration("30d").describe("Time without use after which the result of a step is removed."),
   maxUpload: size("1GiB").describe("Largest archive of files for one COPY step."),
+  maxUploads: size("10GiB").describe("Space for the archives of a tenant."),
+  uploadsKept: duration("7d").describe("Time without use after which an archive is removed."),
+  uploadLinkLife: duration("30m").describe("Time in which the upload of an archive has to begin."),
+  uploadUrl: z
+    .url({ protocol: /^https?$/ })
+    .optional()
+    .describe("Base URL of this server in upload links; by default the one that the client has used."),
+  startTimeout: duration("45s").describe("Time that the start command of a new sandbox has to become ready."),
+  readyInterval: duration("200ms").describe("Time between two runs of a ready command."),
+  longestSleep: duration("5s").describe(
+    "Longest wait for a ready command that only sleeps, where no port tells that a sandbox is ready.",
+  ),
 });
 
 export type TemplatesConfig = z.infer<typeof templatesConfig>;

@@ -92,6 +92,7 @@ describe("the service of a FreeBSD host", { skip: reasonWithoutFreebsdHost() ?? 
       plugins: {
         "access": { apiKeys: ["${env:COPPICE_API_KEY}"] },
         "sandbox-api": {},
+        "templates": {},
         "envd-compat": {},
         "commands": {},
         "files": {},

@@ -117,6 +117,24 @@ const oneShotRun = async (owner: Client): Promise<Names> => {
   return { id: [id, id.replace(/^.{8}/, "00000000")] };
 };
 
+/** A template that has been asked for, with its build. */
+const template = async (owner: Client): Promise<Names | undefined> => {
+  const name = `n${Math.random()}`.replace(".", "-");
+  const asked = await owner.ask("POST", "/v3/templates", JSON.stringify({ name }));
+  if (asked.status === 400) return undefined;
+  assert.equal(asked.status, 202, asked.text);
+  const { templateID: id, buildID: build } = asked.json() as {
+    readonly templateID: string;
+    readonly buildID: string;
+  };
+  return {
+    id: [id, "0".repeat(id.length)],
+    name: [name, `n0-${"0".repeat(name.length - 3)}`],
+    build: [build, build.replace(/^.{8}/, "00000000")],
+    hash: ["0".repeat(64), "0".repeat(64)],
+  };
+};
+
 /** A sandbox and a command in it. */
 const command = async (owner: Client): Promise<Names> => {
   const { id } = await owner.createSandbox();
@@ -163,13 +181,21 @@ const SAMPLES: Readonly<Record<string, Sample>> = {
   "GET /templates/:id": { path: "/templates/base" },
   "GET /templates/aliases/:alias": { names: snapshotAlias },
   "GET /templates/:id/tags": { names: snapshot },
-  "POST /templates": { body: "{}" },
-  "POST /v2/templates": { body: "{}" },
   "POST /v3/templates": { body: "{}" },
+  "POST /v2/templates/:id/builds/:build": { names: template, body: '{"fromImage":"debian"}' },
+  "GET /templates/:id/builds/:build/status": { names: template },
+  "GET /templates/:id/builds/:build/logs": { names: template },
+  "GET /templates/:id/files/:hash": { names: template },
+  // Its link has the permission.
+  "PUT /templates/uploads/:ticket": { path: "/templates/uploads/made.up" },
   "PATCH /templates/:id": { path: "/templates/base", body: '{"public":false}' },
   "PATCH /v2/templates/:id": { path: "/v2/templates/base", body: '{"public":false}' },
   "POST /templates/tags": { body: "{}" },
-  "DELETE /templates/tags": { body: "{}" },
+  "DELETE /templates/tags": {
+    names: template,
+    path: "/templates/tags",
+    body: '{"name":":name","tags":["v1"]}',
+  },
   "GET /volumes": {},
   "POST /volumes": { body: '{"name":"of-acme"}' },
   "GET /volumes/:id": { names: volume },
@@ -215,6 +241,12 @@ const SAMPLES: Readonly<Record<string, Sample>> = {
 
 /** Further requests for resources of another tenant. */
 const MORE: readonly (readonly [route: string, Sample])[] = [
+  ["GET /templates/:id", { names: template }],
+  ["GET /templates/:id/tags", { names: template }],
+  ["GET /templates/aliases/:alias", { names: template, path: "/templates/aliases/:name" }],
+  ["DELETE /templates/:id", { names: template }],
+  ["PATCH /templates/:id", { names: template, body: '{"public":false}' }],
+  ["PATCH /v2/templates/:id", { names: template, body: '{"public":false}' }],
   ["GET /snapshots", { names: snapshotSource, path: "/snapshots?sandboxID=:id" }],
   [
     "POST /v2/sandboxes",

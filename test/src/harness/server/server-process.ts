@@ -52,6 +52,7 @@ export async function makeInstallation(options: InstallationOptions = {}): Promi
     plugins: {
       "access": { apiKeys: [API_KEY] },
       "sandbox-api": {},
+      "templates": {},
       "envd-compat": {},
       "commands": {},
       "events": {},

@@ -16,6 +16,7 @@ import legacyShims from "@coppice/plugin-legacy-shims";
 import linuxNamespaces from "@coppice/plugin-linux-namespaces";
 import localProcess from "@coppice/plugin-local-process";
 import sandboxApi from "@coppice/plugin-sandbox-api";
+import templates from "@coppice/plugin-templates";
 import { API_KEY } from "./api-key.js";
 import { type FreebsdHost, PYTHON_INSIDE, openFreebsdHost } from "../freebsd/freebsd-host.js";
 import { PYTHON } from "../host/python.js";
@@ -68,6 +69,7 @@ export async function startFullServer({
       plugins: [
         [access, settingsOf("access", { apiKeys: [API_KEY] })],
         [sandboxApi, settingsOf("sandbox-api")],
+        [templates, settingsOf("templates")],
         [envdCompat, settingsOf("envd-compat")],
         [commands, settingsOf("commands")],
         [events, settingsOf("events")],

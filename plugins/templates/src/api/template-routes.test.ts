@@ -2,7 +2,8 @@ import assert from "node:assert/strict";
 import { after, before, describe, it } from "node:test";
 import { Snapshots } from "@coppice/core";
 import { fakeClock, memoryBackend, startTestServer, type TestServer } from "@coppice/core/testing";
-import { plugin as sandboxApi } from "../plugin.js";
+import sandboxApi from "@coppice/plugin-sandbox-api";
+import { plugin as templates } from "../plugin.js";
 
 const START = Date.UTC(2026, 0, 1);
 const UUID = /^[0-9a-f]{8}-[0-9a-f]{4}-8[0-9a-f]{3}-8[0-9a-f]{3}-[0-9a-f]{12}$/;
@@ -28,6 +29,7 @@ describe("A.6 templates", () => {
       plugins: [
         [memoryBackend({ snapshots: {}, defaultLimits }), {}],
         [sandboxApi, {}],
+        [templates, {}],
       ],
       server: {
         sandboxes: {
@@ -156,24 +158,27 @@ describe("A.6 templates", () => {
     for (const sandbox of [source, made]) await server.sandboxes.kill(sandbox.record.id);
   });
 
-  it("are not built, changed or tagged: the answer names the configuration", async () => {
-    for (const route of [
-      "POST /v3/templates",
-      "POST /v2/templates",
-      "POST /templates",
-      "PATCH /templates/base",
-      "PATCH /v2/templates/base",
-      "DELETE /templates/base",
-      "DELETE /templates/default",
-      "POST /templates/tags",
-      "DELETE /templates/tags",
-    ]) {
-      const { status, json } = await ask<{ readonly code: number; readonly message: string }>(route, {});
-      assert.deepEqual([status, json.code], [400, 400], route);
+  it("are not changed or tagged, and nothing is built where no backend has images", async () => {
+    for (const [route, body] of [
+      ["PATCH /templates/base", { public: false }],
+      ["PATCH /v2/templates/default", {}],
+      ["DELETE /templates/base", undefined],
+      ["DELETE /templates/team%2Fbase", undefined],
+      ["POST /templates/tags", { target: "base", tags: ["v1"] }],
+      ["DELETE /templates/tags", { name: "default:default", tags: ["v1"] }],
+    ] as const) {
+      const { status, json } = await ask<{ readonly code: number; readonly message: string }>(route, body);
+      assert.deepEqual([status, json.code], [403, 403], route);
       assert.match(
         json.message,
-        /^this server does not (build|change|delete|tag) templates by API: .*sandboxes\.templates/,
+        /^template '[a-z/]+' is one of this server's configuration \(sandboxes\.templates\)/,
       );
+    }
+    for (const route of ["POST /v3/templates", `GET /templates/base/files/${"0".repeat(64)}`]) {
+      const body = route.startsWith("POST") ? { name: "mine" } : undefined;
+      const { status, json } = await ask<{ readonly code: number; readonly message: string }>(route, body);
+      assert.deepEqual([status, json.code], [400, 400], route);
+      assert.match(json.message, /^this server does not build templates by API, .*sandboxes\.templates/);
     }
   });
 });

@@ -1,0 +1,155 @@
+import { z } from "zod";
+import type { LogEntry } from "../model/build-log.js";
+import type { BuildLimits, BuildRecord } from "../model/build-record.js";
+import type { BuildBase } from "../model/build-request.js";
+import { SandboxError } from "@coppice/core";
+import type { SandboxBackend } from "@coppice/core/backend";
+import type { TemplatesConfig } from "../templates-config.js";
+
+const MEBIBYTE = 2 ** 20;
+const LEAST_MEMORY_MIB = 128;
+const MAX_NAME = 1000;
+
+const tags = z.array(z.string().max(MAX_NAME)).max(1000);
+
+/** Body of `POST /v3/templates`. */
+export const requestBody = z.object({
+  name: z.string().max(MAX_NAME).nullish(),
+  /** Of older clients, in place of `name`. */
+  alias: z.string().max(MAX_NAME).nullish(),
+  tags: tags.nullish(),
+  cpuCount: z.int().min(1).nullish(),
+  memoryMB: z.int().min(LEAST_MEMORY_MIB).nullish(),
+  minFreeDiskMb: z.int().min(0).nullish(),
+});
+
+const registry = z.discriminatedUnion("type", [
+  z.object({ type: z.literal("registry"), username: z.string(), password: z.string() }),
+  z.object({
+    type: z.literal("aws"),
+    awsAccessKeyId: z.string(),
+    awsSecretAccessKey: z.string(),
+    awsRegion: z.string(),
+  }),
+  z.object({ type: z.literal("gcp"), serviceAccountJson: z.string() }),
+]);
+
+const step = z
+  .object({
+    type: z.string().min(1).max(64),
+    args: z.array(z.string()).nullish(),
+    filesHash: z
+      .string()
+      .regex(/^[0-9a-f]{64}$/, "expected 64 hexadecimal digits")
+      .nullish(),
+    force: z.boolean().nullish(),
+  })
+  .transform(({ type, args, filesHash, force }) => ({
+    type,
+    args: args ?? [],
+    filesHash: filesHash ?? undefined,
+    force: force ?? false,
+  }));
+
+/** Body of `POST /v2/templates/{id}/builds/{buildID}`. */
+export const startBody = (maxSteps: number) =>
+  z
+    .object({
+      fromImage: z.string().max(MAX_NAME).nullish(),
+      fromTemplate: z.string().max(MAX_NAME).nullish(),
+      fromImageRegistry: registry.nullish(),
+      force: z.boolean().nullish(),
+      steps: z.array(step).max(maxSteps).nullish(),
+      startCmd: z.string().nullish(),
+      readyCmd: z.string().nullish(),
+    })
+    .transform((body) => ({
+      base: baseOf(body),
+      force: body.force ?? false,
+      steps: body.steps ?? [],
+      startCommand: body.startCmd || undefined,
+      readyCommand: body.readyCmd || undefined,
+    }));
+
+/** @throws SandboxError invalid_argument */
+function baseOf({
+  fromImage,
+  fromTemplate,
+  fromImageRegistry,
+}: {
+  readonly fromImage?: string | null | undefined;
+  readonly fromTemplate?: string | null | undefined;
+  readonly fromImageRegistry?: z.infer<typeof registry> | null | undefined;
+}): BuildBase {
+  if (fromImage && !fromTemplate)
+    return { kind: "image", reference: fromImage, credentials: fromImageRegistry ?? undefined };
+  if (fromTemplate && !fromImage) return { kind: "template", reference: fromTemplate };
+  throw new SandboxError("template_build_invalid", "must specify either fromImage or fromTemplate");
+}
+
+export interface LimitsOptions {
+  readonly config: TemplatesConfig;
+  readonly backend: SandboxBackend;
+}
+
+/** Limits that a request asks for. @throws SandboxError invalid_argument, with E2B's texts. */
+export function limitsOf(
+  { cpuCount, memoryMB, minFreeDiskMb }: z.infer<typeof requestBody>,
+  { config, backend }: LimitsOptions,
+): BuildLimits {
+  const refuse = (text: string): never => {
+    throw new SandboxError("template_limits_invalid", text);
+  };
+  const cpus = cpuCount ?? config.defaultCpuCount;
+  if (cpus > config.maxCpuCount) refuse(`CPU count must be at most ${config.maxCpuCount}`);
+  if (cpus !== 1 && cpus % 2 !== 0) refuse("CPU count must be 1 or an even number");
+  const memoryMiB = memoryMB ?? Math.floor(config.defaultMemory / MEBIBYTE);
+  const mostMiB = Math.floor(config.maxMemory / MEBIBYTE);
+  if (memoryMiB % 2 !== 0) refuse("Memory must be divisible by 2");
+  if (memoryMiB > mostMiB)
+    refuse(`Memory can't be higher than ${mostMiB} MiB (if you need more, ask the operator of this server)`);
+  const diskMiB = minFreeDiskMb ?? 0;
+  const mostDiskMiB = Math.floor(config.maxDisk / MEBIBYTE);
+  if (diskMiB > mostDiskMiB) refuse(`Free disk can't be higher than ${mostDiskMiB} MiB`);
+  // A backend's default is not made smaller: the field says how much there has to be at least.
+  const isMore = diskMiB > (backend.defaultLimits?.diskMiB ?? 0);
+  return { cpuCount: cpus, memoryMiB, diskMiB: isMore ? diskMiB : undefined };
+}
+
+/** An entry of a log in answers. */
+export function logEntryBody({ atMs, level, message, step: of }: LogEntry) {
+  return {
+    timestamp: new Date(atMs).toISOString(),
+    level,
+    message,
+    ...(of !== undefined && { step: of }),
+  };
+}
+
+export interface StatusOptions {
+  readonly entries: readonly LogEntry[];
+  /** Of the step that failed. */
+  readonly failed: readonly LogEntry[];
+}
+
+/** Body of `GET /templates/{id}/builds/{buildID}/status`. */
+export function statusBody(
+  { id, templateId, state, reason }: BuildRecord,
+  { entries, failed }: StatusOptions,
+) {
+  return {
+    templateID: templateId,
+    buildID: id,
+    status: state,
+    logEntries: entries.map(logEntryBody),
+    // Clients require it.
+    logs: [],
+    ...(reason !== undefined && {
+      reason: {
+        message: reason.message,
+        ...(reason.step !== undefined && { step: reason.step }),
+        logEntries: failed.map(logEntryBody),
+      },
+    }),
+  };
+}

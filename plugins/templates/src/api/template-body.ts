@@ -1,0 +1,154 @@
+import { createHash } from "node:crypto";
+import {
+  ENVD_VERSION,
+  type Limits,
+  type LiveSandbox,
+  type SandboxRecord,
+  type TemplateFacts,
+} from "@coppice/core";
+import type { BuildRecord, BuildState } from "../model/build-record.js";
+import type { TemplateRecord } from "../model/template-record.js";
+import type { Tag } from "../store/tag-table.js";
+
+/** The id of no build. */
+const NO_BUILD = "00000000-0000-0000-0000-000000000000";
+
+/** A template of the configuration and its use by a tenant's sandboxes. */
+export interface ConfiguredTemplate {
+  readonly template: TemplateFacts;
+  /** Those that were made from it, not from a snapshot of one. */
+  readonly sandboxes: readonly LiveSandbox[];
+  /** Start of the server, which stands for the templates' missing dates. */
+  readonly servedSinceMs: number;
+}
+
+/** A template that a client builds. */
+export interface BuiltTemplate {
+  readonly template: TemplateRecord;
+  readonly buildCount: number;
+  /** The newest build with the tag `default`, or else of all. */
+  readonly newest: BuildRecord | undefined;
+  /** The ready build with the tag `default`. */
+  readonly current: BuildRecord | undefined;
+  /** Of a sandbox whose template sets none. */
+  readonly defaultLimits: Limits | undefined;
+}
+
+export type TemplateBody = ReturnType<typeof configuredBody> | ReturnType<typeof builtBody>;
+
+/** A template of the configuration, in lists. */
+export function configuredBody({ template, sandboxes, servedSinceMs }: ConfiguredTemplate) {
+  const since = new Date(servedSinceMs).toISOString();
+  const { name, aliases, limits } = template;
+  return {
+    templateID: name,
+    buildID: buildIdOf(name),
+    public: true,
+    names: [name, ...aliases],
+    aliases: [name, ...aliases],
+    ...limitsBody(limits),
+    createdAt: since,
+    updatedAt: since,
+    createdBy: null,
+    lastSpawnedAt: lastStart(sandboxes.map(({ record }) => record)),
+    spawnCount: sandboxes.length,
+    buildCount: 1,
+    buildStatus: "ready" as const,
+    envdVersion: ENVD_VERSION,
+  };
+}
+
+/** The details of a template of the configuration, whose only build is the served one. */
+export function configuredDetailBody(configured: ConfiguredTemplate) {
+  const body = configuredBody(configured);
+  const { buildID, cpuCount, memoryMB, diskSizeMB, createdAt, updatedAt, envdVersion } = body;
+  const build = {
+    buildID,
+    status: "ready",
+    createdAt,
+    updatedAt,
+    finishedAt: createdAt,
+    cpuCount,
+    memoryMB,
+    diskSizeMB,
+    envdVersion,
+  };
+  return { ...body, builds: [build] };
+}
+
+/** A template that a client builds, in lists. */
+export function builtBody({ template, buildCount, newest, current, defaultLimits }: BuiltTemplate) {
+  const { id, isPublic, namespace, alias, createdAtMs, updatedAtMs, lastSpawnedAtMs, spawnCount } = template;
+  const status: BuildState = newest?.state ?? "waiting";
+  return {
+    templateID: id,
+    buildID: current?.id ?? NO_BUILD,
+    public: isPublic,
+    names: [`${namespace}/${alias}`],
+    aliases: [alias],
+    ...limitsBody({ ...defaultLimits, ...given((current ?? newest)?.limits ?? {}) }),
+    createdAt: new Date(createdAtMs).toISOString(),
+    updatedAt: new Date(updatedAtMs).toISOString(),
+    createdBy: null,
+    lastSpawnedAt: lastSpawnedAtMs === undefined ? null : new Date(lastSpawnedAtMs).toISOString(),
+    spawnCount,
+    buildCount,
+    buildStatus: status,
+    envdVersion: ENVD_VERSION,
+  };
+}
+
+/** The details of a template that a client builds. */
+export function builtDetailBody(built: BuiltTemplate, builds: readonly BuildRecord[]) {
+  return { ...builtBody(built), builds: builds.map((build) => buildBody(build, built.defaultLimits)) };
+}
+
+/** The only tag of a configured template or a snapshot. @param id names its build. */
+export function onlyTagBody(id: string, tag: string, createdAtMs: number) {
+  return [{ tag, buildID: buildIdOf(id), createdAt: new Date(createdAtMs).toISOString() }];
+}
+
+/** The tags of a template that a client builds. */
+export function tagsBody(tags: readonly Tag[]) {
+  return tags.map(({ name, buildId, assignedAtMs }) => ({
+    tag: name,
+    buildID: buildId,
+    createdAt: new Date(assignedAtMs).toISOString(),
+  }));
+}
+
+function buildBody(
+  { id, state, createdAtMs, updatedAtMs, finishedAtMs, limits }: BuildRecord,
+  defaultLimits: Limits | undefined,
+) {
+  return {
+    buildID: id,
+    status: state,
+    createdAt: new Date(createdAtMs).toISOString(),
+    updatedAt: new Date(updatedAtMs).toISOString(),
+    ...(finishedAtMs !== undefined && { finishedAt: new Date(finishedAtMs).toISOString() }),
+    ...limitsBody({ ...defaultLimits, ...given(limits) }),
+    envdVersion: ENVD_VERSION,
+  };
+}
+
+/** 0 where nothing says a limit. */
+function limitsBody({ cpuCount, memoryMiB, diskMiB }: Limits) {
+  return { cpuCount: Math.ceil(cpuCount ?? 0), memoryMB: memoryMiB ?? 0, diskSizeMB: diskMiB ?? 0 };
+}
+
+function given(limits: Limits): Limits {
+  return Object.fromEntries(Object.entries(limits).filter(([, value]) => value !== undefined));
+}
+
+function lastStart(records: readonly SandboxRecord[]): string | null {
+  if (records.length === 0) return null;
+  return new Date(Math.max(...records.map(({ startedAtMs }) => startedAtMs))).toISOString();
+}
+
+/** Clients expect a UUID: always the same one for the same name. */
+function buildIdOf(name: string): string {
+  const digest = createHash("sha256").update(name).digest("hex");
+  // Version 8: a custom scheme.
+  return `${digest.slice(0, 8)}-${digest.slice(8, 12)}-8${digest.slice(13, 16)}-8${digest.slice(17, 20)}-${digest.slice(20, 32)}`;
+}

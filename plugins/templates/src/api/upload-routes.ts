@@ -1,0 +1,57 @@
+import { type Clock, type Guard, requestOf, type Router, SandboxError, tenantOf } from "@coppice/core";
+import type { UploadTickets } from "../uploads/upload-tickets.js";
+import { type ApiServices, buildingBackend } from "./api-services.js";
+
+const HASH = /^[0-9a-f]{64}$/;
+
+/** The route that tells where to upload an archive for COPY steps. */
+export function mountUploadLinks(router: Router, services: ApiServices): void {
+  const { config, clock, catalog, uploads, tickets } = services;
+
+  router.get("/templates/:id/files/:hash", (ctx) => {
+    buildingBackend(services);
+    const { id = "", hash = "" } = ctx.params;
+    if (!HASH.test(hash)) throw new SandboxError("template_build_invalid", "Invalid files hash");
+    const tenant = tenantOf(ctx);
+    requireOwn(id, tenant);
+    const { headers, protocol } = requestOf(ctx);
+    const base = (config.uploadUrl ?? `${protocol}://${headers.host}`).replace(/\/+$/, "");
+    const ticket = tickets.write({ tenant, hash, endsAtMs: clock.now() + config.uploadLinkLife });
+    // A present one has a URL, too: clients may want to replace it.
+    ctx.body = { present: uploads.has({ tenant, hash }), url: `${base}/templates/uploads/${ticket}` };
+    ctx.status = 201;
+  });
+
+  function requireOwn(id: string, tenant: string): void {
+    try {
+      catalog.own(id.toLowerCase(), tenant);
+    } catch (error) {
+      if (!(error instanceof SandboxError) || error.code !== "not_found") throw error;
+      throw new SandboxError("template_not_found", `Error when getting template: ${error.message}`, {
+        cause: error,
+      });
+    }
+  }
+}
+
+/** Lets the bearer of a link upload what it is for. */
+export function uploadGuard(tickets: UploadTickets, clock: Clock): Guard {
+  return ({ url }) => {
+    const { tenant } = tickets.read(ticketIn(url.pathname), clock.now());
+    return { tenant, name: "upload", scopes: new Set(["write"]) };
+  };
+}
+
+/** The route of uploads, on a router with `uploadGuard`. */
+export function mountUploads(router: Router, { clock, uploads, tickets }: ApiServices): void {
+  router.put("/templates/uploads/:ticket", async (ctx) => {
+    const permission = tickets.read(ctx.params["ticket"] ?? "", clock.now());
+    await uploads.receive(permission, ctx.req);
+    ctx.body = "";
+    ctx.status = 200;
+  });
+}
+
+function ticketIn(pathname: string): string {
+  return pathname.split("/")[3] ?? "";
+}

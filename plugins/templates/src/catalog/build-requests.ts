@@ -1,0 +1,185 @@
+import { randomUUID } from "node:crypto";
+import {
+  type Clock,
+  newId,
+  parseTemplateName,
+  SandboxError,
+  type Snapshots,
+  type Templates,
+} from "@coppice/core";
+import type { BuildLimits } from "../model/build-record.js";
+import type { TemplateRecord } from "../model/template-record.js";
+import type { TemplatesStore } from "../store/templates-store.js";
+import type { TemplatesConfig } from "../templates-config.js";
+import type { Catalog } from "./catalog.js";
+import { namespaceOf } from "./namespace-of.js";
+
+export interface BuildRequestsOptions {
+  readonly settings: Pick<
+    TemplatesConfig,
+    "maxConcurrentBuilds" | "maxTemplates" | "maxStorage" | "maxTags" | "waitingTimeout"
+  >;
+  readonly catalog: Catalog;
+  readonly store: () => TemplatesStore;
+  readonly templates: Templates;
+  readonly snapshots: Snapshots;
+  readonly clock: Clock;
+}
+
+/** A build as its client asks for it, before it says what to build. */
+export interface WantedBuild {
+  readonly tenant: string;
+  /** `[namespace/]alias[:tag]` */
+  readonly name: string;
+  readonly tags: readonly string[];
+  readonly limits: BuildLimits;
+  readonly backend: string;
+}
+
+export interface RequestedBuild {
+  readonly template: TemplateRecord;
+  /** A UUID. */
+  readonly buildId: string;
+  /** The tag of the name first. */
+  readonly tags: readonly string[];
+}
+
+const SUPERSEDED = {
+  message: "The build was canceled because it was superseded by a newer one.",
+  step: undefined,
+};
+
+/** Takes requests for builds: names, tags, quotas. */
+export class BuildRequests {
+  readonly #options: BuildRequestsOptions;
+
+  constructor(options: BuildRequestsOptions) {
+    this.#options = options;
+  }
+
+  /**
+   * Enters a waiting build of the tenant's template with that name, which is made when there is none. Waiting builds
+   * with one of its tags have failed then.
+   * @throws SandboxError with E2B's texts
+   */
+  request({ tenant, name, tags, limits, backend }: WantedBuild): RequestedBuild {
+    const { settings, store, clock } = this.#options;
+    const { alias, tag } = parseName(name, namespaceOf(tenant));
+    const all = [...new Set([...(tag === undefined ? [] : [tag]), ...tags.map(parseTag)])];
+    const bound = all.length === 0 ? ["default"] : all;
+    this.#requireFreeName(alias, tenant);
+    const nowMs = clock.now();
+    return store().atOnce(() => {
+      const { templates, builds, tags: assigned, images } = store();
+      builds.failWaiting(nowMs - settings.waitingTimeout, nowMs);
+      const found = templates.findOwn(tenant, alias);
+      if (found === undefined) this.#requireRoomForTemplate(tenant);
+      if (builds.countUnfinished(tenant) >= settings.maxConcurrentBuilds) {
+        const text = `you have reached the maximum number of concurrent template builds (${settings.maxConcurrentBuilds}). Wait for one of them to end, or ask the operator of this server`;
+        throw new SandboxError("build_limit_reached", text);
+      }
+      if (images.usage(tenant) >= settings.maxStorage) {
+        const text = `the templates of a tenant may have ${settings.maxStorage} bytes; delete some of them`;
+        throw new SandboxError("template_storage_full", text);
+      }
+      const template = found ?? newTemplate(tenant, alias, nowMs);
+      if (found === undefined) templates.add(template, nowMs);
+      else templates.touch(template.id, nowMs);
+      this.requireRoomForTags(template.id, bound);
+      const buildId = randomUUID();
+      builds.add({ id: buildId, templateId: template.id, backend, limits }, nowMs);
+      for (const one of bound) assigned.assign(template.id, one, buildId, nowMs);
+      for (const { id, state } of builds.rivals(buildId))
+        if (state === "waiting") builds.fail(id, SUPERSEDED, nowMs);
+      return { template, buildId, tags: bound };
+    });
+  }
+
+  /** @throws SandboxError invalid_argument for more tags than a template may have. */
+  requireRoomForTags(templateId: string, tags: readonly string[]): void {
+    const { settings, store } = this.#options;
+    if (store().tags.countWith(templateId, tags) <= settings.maxTags) return;
+    throw new SandboxError("request_invalid", `a template may have ${settings.maxTags} tags`);
+  }
+
+  #requireFreeName(alias: string, tenant: string): void {
+    const { catalog, store, templates, snapshots } = this.#options;
+    requireUnconfigured(alias, templates);
+    const named = store().templates.find(alias);
+    const isId = named !== undefined && catalog.find(alias, tenant)?.id === alias;
+    const isSnapshot = snapshots
+      .of(tenant)
+      .list()
+      .some((one) => one.name?.split(":")[0] === alias);
+    if (isId || isSnapshot) throw new SandboxError("template_name_taken", `Alias '${alias}' is already used`);
+  }
+
+  #requireRoomForTemplate(tenant: string): void {
+    const { settings, store } = this.#options;
+    if (store().templates.count(tenant) < settings.maxTemplates) return;
+    const text = `you have reached the maximum number of templates (${settings.maxTemplates})`;
+    throw new SandboxError("template_limit_reached", text);
+  }
+}
+
+/** @throws SandboxError template_read_only for a name of the configuration. */
+export function requireUnconfigured(name: string, templates: Templates): void {
+  if (templates.all().some((one) => one.name === name || one.aliases.includes(name))) throw readOnly(name);
+}
+
+/** Refuses to change a template of the configuration. */
+export function readOnly(name: string): SandboxError {
+  const text = `template '${name}' is one of this server's configuration (sandboxes.templates), which clients do not change`;
+  return new SandboxError("template_read_only", text);
+}
+
+/** @throws SandboxError invalid_argument `Invalid tag: …` */
+export function parseTag(tag: string): string {
+  try {
+    return parseTemplateName(`name:${tag}`).tag;
+  } catch (error) {
+    throw new SandboxError("template_reference_invalid", `Invalid tag: ${cut(tag)}`, { cause: error });
+  }
+}
+
+function parseName(
+  text: string,
+  namespace: string,
+): { readonly alias: string; readonly tag: string | undefined } {
+  const [name = "", tag, ...more] = text.split(":");
+  const parsed = readName(more.length === 0 ? name : text);
+  const [first = "", second] = parsed.split("/");
+  if (second !== undefined && first !== namespace) {
+    const refused = `namespace '${first}' must match your team '${namespace}'`;
+    throw new SandboxError("template_reference_invalid", refused);
+  }
+  return { alias: second ?? first, tag: tag === undefined ? undefined : parseTag(tag) };
+}
+
+function readName(text: string): string {
+  try {
+    return parseTemplateName(text).name;
+  } catch (error) {
+    const refused = `Invalid name: invalid template ID: ${cut(text)}`;
+    throw new SandboxError("template_reference_invalid", refused, { cause: error });
+  }
+}
+
+function newTemplate(owner: string, alias: string, nowMs: number): TemplateRecord {
+  return {
+    id: newId("template"),
+    owner,
+    namespace: namespaceOf(owner),
+    alias,
+    isPublic: false,
+    createdAtMs: nowMs,
+    updatedAtMs: nowMs,
+    spawnCount: 0,
+    lastSpawnedAtMs: undefined,
+  };
+}
+
+/** A part of a client's text for a message. */
+function cut(text: string): string {
+  return text.length > 100 ? `${text.slice(0, 100)}…` : text;
+}

@@ -1,0 +1,49 @@
+import type { TemplateFacts, TemplateReference, TemplateSource } from "@coppice/core";
+import type { TemplateRecord } from "../model/template-record.js";
+import type { TemplatesStore } from "../store/templates-store.js";
+import type { Catalog, ReadyBuild } from "./catalog.js";
+
+/** The templates that clients have built, for the creation of sandboxes. */
+export class BuiltTemplates implements TemplateSource {
+  readonly #catalog: Catalog;
+  readonly #store: () => TemplatesStore;
+
+  constructor(catalog: Catalog, store: () => TemplatesStore) {
+    this.#catalog = catalog;
+    this.#store = store;
+  }
+
+  all(tenant: string): readonly TemplateFacts[] {
+    return this.#store()
+      .templates.list(tenant)
+      .map((template) => factsOf(template, this.#catalog.tagged(template, "default")));
+  }
+
+  find(reference: TemplateReference, tenant: string): TemplateFacts | undefined {
+    const found = this.#catalog.resolve(reference, tenant);
+    return found && factsOf(found.template, found.build);
+  }
+
+  /** Those of the configuration are not built by clients. */
+  buildOf(): undefined {
+    return undefined;
+  }
+}
+
+function factsOf(
+  { id: name, alias, namespace }: TemplateRecord,
+  build: ReadyBuild["build"] | undefined,
+): TemplateFacts {
+  const aliases = [alias, `${namespace}/${alias}`];
+  if (build === undefined) return { name, aliases, limits: {} };
+  const { id, backend, limits, result } = build;
+  const { image, context, start } = result;
+  const { user, workdir } = context;
+  return {
+    name,
+    aliases,
+    limits,
+    backend,
+    build: { id, image: { id: image, user, workdir }, limits, start },
+  };
+}

@@ -1,0 +1,74 @@
+import { SandboxError, type TemplateReference } from "@coppice/core";
+import type { BuildRecord } from "../model/build-record.js";
+import type { SourceBuild } from "../model/builder.js";
+import type { TemplateRecord } from "../model/template-record.js";
+import type { TemplatesStore } from "../store/templates-store.js";
+import { namespaceOf } from "./namespace-of.js";
+
+/** A build that has made an image. */
+export interface ReadyBuild {
+  readonly template: TemplateRecord;
+  readonly build: BuildRecord & { readonly result: NonNullable<BuildRecord["result"]> };
+}
+
+const UUID = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/;
+
+/** Finds built templates by the names that tenants use. For a tenant, the private templates of others do not exist. */
+export class Catalog {
+  readonly #store: () => TemplatesStore;
+
+  constructor(store: () => TemplatesStore) {
+    this.#store = store;
+  }
+
+  /** The template of a name, `[namespace/]alias` or an id, that a tenant may use. */
+  find(name: string, tenant: string): TemplateRecord | undefined {
+    const { templates } = this.#store();
+    const [first = "", alias] = name.split("/");
+    const mayUse = ({ owner, isPublic }: TemplateRecord): boolean => owner === tenant || isPublic;
+    if (alias === undefined) return templates.findOwn(tenant, name) ?? [templates.find(name)].find(isUsable);
+    const own = first === namespaceOf(tenant) ? templates.findOwn(tenant, alias) : undefined;
+    return own ?? templates.named(first, alias).find(mayUse);
+
+    function isUsable(template: TemplateRecord | undefined): template is TemplateRecord {
+      return template !== undefined && mayUse(template);
+    }
+  }
+
+  /**
+   * The template of a name, if it is the tenant's own.
+   * @throws SandboxError template_not_found; template_not_owned for a public one of another tenant.
+   */
+  own(name: string, tenant: string): TemplateRecord {
+    const found = this.find(name, tenant);
+    if (found === undefined) throw new SandboxError("template_not_found", `template '${name}' not found`);
+    if (found.owner === tenant) return found;
+    throw new SandboxError("template_not_owned", "User does not have access to the template");
+  }
+
+  /** The ready build that a tag, or a build's UUID, of a template leads to. */
+  tagged(template: TemplateRecord, tag: string): ReadyBuild["build"] | undefined {
+    const { builds } = this.#store();
+    const found = UUID.test(tag) ? builds.find(tag) : builds.tagged(template.id, tag);
+    const isItsOwn = found?.templateId === template.id && found.state === "ready";
+    return isItsOwn && found.result !== undefined ? { ...found, result: found.result } : undefined;
+  }
+
+  /** The ready build of a reference; undefined when there is no such template. @throws SandboxError template_tag_not_found */
+  resolve({ name, tag }: TemplateReference, tenant: string): ReadyBuild | undefined {
+    const template = this.find(name, tenant);
+    if (template === undefined) return undefined;
+    const build = this.tagged(template, tag);
+    if (build !== undefined) return { template, build };
+    throw new SandboxError("template_tag_not_found", `tag '${tag}' does not exist for template '${name}'`);
+  }
+
+  /** The build that another one starts from. @throws SandboxError not_found */
+  source(reference: TemplateReference, tenant: string): SourceBuild {
+    const found = this.resolve(reference, tenant);
+    if (found === undefined)
+      throw new SandboxError("template_not_found", `template '${reference.name}' not found`);
+    const { id: buildId, backend, result } = found.build;
+    return { buildId, backend, ...result };
+  }
+}

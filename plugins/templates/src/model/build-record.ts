@@ -1,0 +1,36 @@
+import type { BuildResult } from "./build-context.js";
+
+/** `waiting` until its client starts it, and `building` until it is `ready` or an `error`. */
+export type BuildState = "waiting" | "building" | "ready" | "error";
+
+/** Why a build failed, as its client is told. */
+export interface BuildReason {
+  readonly message: string;
+  /** As `LogEntry.step`. */
+  readonly step: string | undefined;
+}
+
+/** Limits of a build, and of the sandboxes of what it makes. */
+export interface BuildLimits {
+  readonly cpuCount: number;
+  readonly memoryMiB: number;
+  /** Undefined = the default of its backend. */
+  readonly diskMiB: number | undefined;
+}
+
+/** A build of a template. Times are milliseconds since the Unix epoch. */
+export interface BuildRecord {
+  /** A UUID. */
+  readonly id: string;
+  readonly templateId: string;
+  readonly backend: string;
+  readonly state: BuildState;
+  readonly limits: BuildLimits;
+  /** What a ready one has made. */
+  readonly result: BuildResult | undefined;
+  /** Why one failed. */
+  readonly reason: BuildReason | undefined;
+  readonly createdAtMs: number;
+  readonly updatedAtMs: number;
+  readonly finishedAtMs: number | undefined;
+}

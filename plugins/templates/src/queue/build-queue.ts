@@ -1,0 +1,172 @@
+import { abortAfter, type Clock, type Logger, parseTemplateReference, SandboxError } from "@coppice/core";
+import { Semaphore } from "@coppice/core/backend";
+import type { Catalog } from "../catalog/catalog.js";
+import { BuildFailure } from "../model/build-failure.js";
+import type { BuildReason, BuildRecord } from "../model/build-record.js";
+import type { BuildRequest } from "../model/build-request.js";
+import type { BuildResult } from "../model/build-context.js";
+import type { Builder } from "../model/builder.js";
+import type { ImageKeeper } from "../store/image-keeper.js";
+import type { TemplatesStore } from "../store/templates-store.js";
+import type { TemplatesConfig } from "../templates-config.js";
+import type { Uploads } from "../uploads/uploads.js";
+import { BuildLogWriter } from "./build-log-writer.js";
+import type { TemplatesMetrics } from "./templates-metrics.js";
+
+export interface BuildQueueOptions {
+  readonly builder: Builder;
+  readonly store: () => TemplatesStore;
+  readonly catalog: Catalog;
+  readonly uploads: Uploads;
+  readonly keeper: ImageKeeper;
+  readonly settings: TemplatesConfig;
+  readonly metrics: TemplatesMetrics;
+  readonly clock: Clock;
+  readonly log: Logger;
+}
+
+interface RunningBuild {
+  readonly log: BuildLogWriter;
+  readonly aborting: AbortController;
+  readonly done: Promise<void>;
+}
+
+const CANCELLED = "build was cancelled";
+const RESTARTED = "The server restarted during this build; build again";
+const INTERNAL = "An internal error occurred. Please try again or contact support with the build ID.";
+
+/** Runs builds, a bounded number at a time, and records how they end. */
+export class BuildQueue {
+  readonly #options: BuildQueueOptions;
+  readonly #turns: Semaphore;
+  readonly #running = new Map<string, RunningBuild>();
+  #isStopped = false;
+
+  constructor(options: BuildQueueOptions) {
+    this.#options = options;
+    this.#turns = new Semaphore(options.settings.buildConcurrency);
+  }
+
+  get running(): number {
+    return this.#running.size;
+  }
+
+  /**
+   * Starts a waiting build. Others of its template that run and have one of its tags are cancelled.
+   * @throws SandboxError build_not_waiting, server_stopping
+   */
+  start(request: BuildRequest): void {
+    const { store, clock, settings } = this.#options;
+    const { buildId } = request;
+    if (this.#isStopped) throw new SandboxError("server_stopping", "the server is stopping");
+    if (!store().builds.start(buildId, clock.now()))
+      throw new SandboxError("build_not_waiting", "build is not in waiting state");
+    for (const rival of store().builds.rivals(buildId)) if (rival.state === "building") this.cancel(rival);
+    const log = new BuildLogWriter({ buildId, logs: () => store().logs, maxLog: settings.maxLog, clock });
+    const aborting = new AbortController();
+    const done = this.#run(request, log, aborting)
+      .then(() => this.#tidy(request))
+      .catch((error: unknown) =>
+        this.#options.log.error({ build: buildId, err: error }, "a build was not recorded"),
+      );
+    this.#running.set(buildId, { log, aborting, done });
+  }
+
+  /** Writes the entries of a running build that wait. */
+  flush(buildId: string): void {
+    this.#running.get(buildId)?.log.flush();
+  }
+
+  /** Fails a build that has not ended. What it does is undone after this returns. */
+  cancel({ id }: Pick<BuildRecord, "id">, message = CANCELLED): void {
+    const running = this.#running.get(id);
+    running?.log.add({ level: "error", message: `Build failed: ${message}`, step: undefined });
+    running?.log.close();
+    this.#fail(id, { message, step: undefined });
+    running?.aborting.abort(new BuildFailure(message, undefined));
+  }
+
+  /** Cancels all builds. Resolves when nothing of them is left. */
+  async stop(): Promise<void> {
+    this.#isStopped = true;
+    const running = [...this.#running];
+    for (const [id] of running) this.cancel({ id }, RESTARTED);
+    await Promise.all(running.map(([, { done }]) => done));
+  }
+
+  async #run(request: BuildRequest, log: BuildLogWriter, aborting: AbortController): Promise<void> {
+    const { settings, clock, metrics } = this.#options;
+    const { buildTimeout: timeoutMs } = settings;
+    const { signal } = aborting;
+    const beganAtMs = clock.now();
+    const overdue = (): Error => new BuildFailure(`build timed out after ${timeoutMs / 1000}s`, undefined);
+    let isEnded: boolean;
+    try {
+      isEnded = await this.#turns.run(async () => {
+        using _limit = abortAfter(aborting, { clock, timeoutMs, overdue });
+        return await this.#build(request, log, signal);
+      }, signal);
+      if (isEnded) metrics.ended("ready", clock.now() - beganAtMs);
+    } catch (error) {
+      const reason = this.#reasonOf(signal.aborted ? signal.reason : error, request.buildId);
+      log.close();
+      if (this.#fail(request.buildId, reason)) metrics.ended("error", clock.now() - beganAtMs);
+    } finally {
+      this.#running.delete(request.buildId);
+    }
+  }
+
+  /** @returns false when the build had ended before. */
+  async #build(request: BuildRequest, log: BuildLogWriter, signal: AbortSignal): Promise<boolean> {
+    const { builder, catalog, keeper, uploads } = this.#options;
+    const { tenant, backend } = request;
+    using layers = keeper.layersOf(tenant, backend);
+    const result = await builder.build(request, {
+      signal,
+      log: (entry) => log.add(entry),
+      layers,
+      findTemplate: (reference) => {
+        const source = catalog.source(parseTemplateReference(reference), tenant);
+        layers.hold(source.image);
+        return source;
+      },
+      findUpload: (hash) => uploads.find({ tenant, hash }),
+    });
+    signal.throwIfAborted();
+    log.close();
+    // While the image is still held.
+    return this.#finish(request, result);
+  }
+
+  #finish({ buildId, templateId, tenant, backend }: BuildRequest, result: BuildResult): boolean {
+    const { store, clock } = this.#options;
+    return store().atOnce(() => {
+      if (!store().builds.finish(buildId, result, clock.now())) return false;
+      store().images.add({ id: result.image, backend, tenant });
+      store().templates.touch(templateId, clock.now());
+      return true;
+    });
+  }
+
+  #fail(id: string, reason: BuildReason): boolean {
+    const { store, clock } = this.#options;
+    return store().builds.fail(id, reason, clock.now());
+  }
+
+  /** Forgets what the limits leave no room for, and removes the images that are not needed any more. */
+  async #tidy({ tenant, templateId }: BuildRequest): Promise<void> {
+    const { store, settings, keeper } = this.#options;
+    store().builds.forget(templateId, settings.maxBuilds);
+    store().images.forgetLayers(tenant, settings.maxLayers);
+    await keeper.sweep();
+    await keeper.measure(tenant);
+  }
+
+  #reasonOf(error: unknown, buildId: string): BuildReason {
+    if (error instanceof BuildFailure) return { message: error.message, step: error.step };
+    if (error instanceof SandboxError && error.code !== "internal")
+      return { message: error.message, step: undefined };
+    this.#options.log.error({ build: buildId, err: error }, "a build failed unexpectedly");
+    return { message: INTERNAL, step: undefined };
+  }
+}

@@ -1,0 +1,89 @@
+import {
+  type Clock,
+  type LiveSandbox,
+  messageOf,
+  SandboxError,
+  type StartCommand,
+  type Startup,
+  unlessAborted,
+  within,
+} from "@coppice/core";
+import type { Commands, StartedCommand } from "@coppice/plugin-commands";
+import type { TemplatesConfig } from "../templates-config.js";
+import { outputTail } from "./output-tail.js";
+import { untilReady } from "./until-ready.js";
+
+export interface StartCommandsOptions {
+  /** Undefined where no plugin has commands. */
+  readonly commands: Commands | undefined;
+  readonly settings: Pick<TemplatesConfig, "startTimeout" | "readyInterval" | "longestSleep">;
+  readonly clock: Clock;
+}
+
+/** Runs the start command of a template in each of its sandboxes, and waits until it is ready. */
+export class StartCommands implements Startup {
+  readonly #options: StartCommandsOptions;
+
+  constructor(options: StartCommandsOptions) {
+    this.#options = options;
+  }
+
+  concerns({ build }: LiveSandbox["record"]): boolean {
+    return build?.start !== undefined;
+  }
+
+  /** @throws SandboxError start_command_failed with the end of its stderr, or the signal's reason. */
+  async start(sandbox: LiveSandbox, signal: AbortSignal): Promise<void> {
+    const start = sandbox.record.build?.start;
+    if (start === undefined) return;
+    const { settings, clock } = this.#options;
+    const watching = new AbortController();
+    let tail = (): string => "";
+    try {
+      const started = await this.#run(sandbox, start);
+      tail = outputTail(started, watching.signal);
+      const overdue = (): Error => new Error(`it was not ready within ${settings.startTimeout / 1000} s`);
+      await within(
+        (until) =>
+          Promise.race([
+            untilReady(sandbox, start, { settings, clock, signal: until }),
+            failureOf(started, until),
+          ]),
+        { clock, timeoutMs: settings.startTimeout, signal, overdue },
+      );
+    } catch (error) {
+      signal.throwIfAborted();
+      const told = [messageOf(error), tail()].filter((text) => text !== "").join(": ");
+      throw new SandboxError("start_command_failed", `start command failed: ${told}`, { cause: error });
+    } finally {
+      watching.abort();
+    }
+  }
+
+  async #run(
+    sandbox: LiveSandbox,
+    { command, user, workdir, environment }: StartCommand,
+  ): Promise<StartedCommand> {
+    const { commands } = this.#options;
+    if (commands === undefined) throw new Error("this server has no plugin for commands");
+    return commands.start(sandbox, {
+      path: "/bin/bash",
+      args: ["-l", "-c", command],
+      // A creator's variables go before those of the template.
+      environment: { ...environment, ...sandbox.record.environment },
+      cwd: workdir ?? "~",
+      user,
+      input: "none",
+    });
+  }
+}
+
+/** Rejects when a command fails; resolves never: one that ends well may have left programs behind. */
+async function failureOf(started: StartedCommand, until: AbortSignal): Promise<never> {
+  const { exit } = await started.ended;
+  if (exit?.code !== 0) {
+    const how = exit?.code === undefined ? `signal ${exit?.signal ?? "unknown"}` : `exit status ${exit.code}`;
+    throw new Error(`error running start command: ${how}`);
+  }
+  return unlessAborted(until, () => new Promise<never>(() => {}));
+}

@@ -1,0 +1,93 @@
+import {
+  type Clock,
+  type LiveSandbox,
+  probePort,
+  processEnvironment,
+  sleep,
+  type StartCommand,
+} from "@coppice/core";
+import type { TemplatesConfig } from "../templates-config.js";
+
+export interface UntilReadyOptions {
+  readonly settings: Pick<TemplatesConfig, "readyInterval" | "longestSleep">;
+  readonly clock: Clock;
+  /** Ends the waiting, and an attempt that runs. */
+  readonly signal: AbortSignal;
+}
+
+const SLEEP = /^\s*sleep\s+(\d{1,6}(?:\.\d{1,6})?)s?\s*$/;
+
+/** Resolves when the ready command of a started template succeeds. @throws the signal's reason. */
+export async function untilReady(
+  sandbox: LiveSandbox,
+  start: StartCommand,
+  options: UntilReadyOptions,
+): Promise<void> {
+  if (start.ready === undefined) return;
+  const seconds = SLEEP.exec(start.ready)?.[1];
+  if (seconds !== undefined) return untilListening(sandbox, start.ports, Number(seconds) * 1000, options);
+  const { settings, clock, signal } = options;
+  while (!(await succeeds(sandbox, { ...start, command: start.ready }, signal)))
+    await sleep(clock, settings.readyInterval, signal);
+}
+
+/** Stands for a ready command that only sleeps: what listened at the end of the build listens again. */
+async function untilListening(
+  sandbox: LiveSandbox,
+  ports: readonly number[],
+  sleepMs: number,
+  { settings, clock, signal }: UntilReadyOptions,
+): Promise<void> {
+  if (ports.length === 0) {
+    await sleep(clock, Math.min(sleepMs, settings.longestSleep), signal);
+    return;
+  }
+  const endsAtMs = clock.now() + sleepMs;
+  const left = new Set(ports);
+  while (clock.now() < endsAtMs) {
+    for (const port of left) if (await listens(sandbox, port, signal)) left.delete(port);
+    if (left.size === 0) return;
+    await sleep(clock, Math.min(settings.readyInterval, endsAtMs - clock.now()), signal);
+  }
+}
+
+async function listens(sandbox: LiveSandbox, port: number, signal: AbortSignal): Promise<boolean> {
+  try {
+    await probePort(sandbox, { port }, signal);
+    return true;
+  } catch {
+    signal.throwIfAborted();
+    return false;
+  }
+}
+
+async function succeeds(
+  sandbox: LiveSandbox,
+  { command, user: name, workdir, environment }: StartCommand,
+  signal: AbortSignal,
+): Promise<boolean> {
+  const { runtime } = sandbox;
+  const user = await runtime.user(name);
+  const started = await runtime.spawn({
+    path: "/bin/bash",
+    args: ["-l", "-c", command],
+    env: processEnvironment(sandbox, user, { ...environment, ...sandbox.record.environment }),
+    cwd: workdir ?? user.home,
+    user: name,
+    input: "none",
+  });
+  // It may have ended by itself meanwhile.
+  const stop = (): void => void started.kill("SIGKILL", "group").catch(() => {});
+  if (signal.aborted) stop();
+  signal.addEventListener("abort", stop, { once: true });
+  // Unread output would block it.
+  discard(started.output).catch(() => {});
+  const { code } = await started.exit;
+  signal.removeEventListener("abort", stop);
+  signal.throwIfAborted();
+  return code === 0;
+}
+
+async function discard(output: AsyncIterable<unknown>): Promise<void> {
+  for await (const piece of output) void piece;
+}

@@ -1,0 +1,174 @@
+import { type Backends, type Clock, type ImageId, type Logger, messageOf, newId } from "@coppice/core";
+import type { Layer, Layers } from "../model/layer.js";
+import type { ImageRecord } from "./image-table.js";
+import type { TemplatesStore } from "./templates-store.js";
+
+export interface ImageKeeperOptions {
+  readonly store: () => TemplatesStore;
+  readonly backends: Backends;
+  readonly clock: Clock;
+  readonly log: Logger;
+}
+
+/** The layers of a tenant as one build uses them: images that it holds are not removed before it is disposed of. */
+export interface HeldLayers extends Layers, Disposable {
+  /** Holds an image that the build found elsewhere. */
+  hold(image: ImageId): void;
+}
+
+/** Agreement of the store with the images of the backends. */
+export interface ImageReport {
+  /** Images that a build or a layer has and their backend has not. */
+  readonly lost: readonly ImageRecord[];
+  /** Images that no build and no layer has; those of a running build are not among them. */
+  readonly unneeded: readonly Pick<ImageRecord, "id" | "backend">[];
+  /** Images of backends that this server does not have, or that have no images. */
+  readonly unknown: readonly ImageRecord[];
+}
+
+/** Knows which images are needed, and removes the others from their backends. */
+export class ImageKeeper {
+  readonly #options: ImageKeeperOptions;
+  /** How many running builds hold an image. */
+  readonly #held = new Map<ImageId, number>();
+  #sweeping: Promise<void> = Promise.resolve();
+
+  constructor(options: ImageKeeperOptions) {
+    this.#options = options;
+  }
+
+  layersOf(tenant: string, backend: string): HeldLayers {
+    const { store, clock } = this.#options;
+    const holds: ImageId[] = [];
+    const hold = (image: ImageId): void => {
+      holds.push(image);
+      this.#held.set(image, (this.#held.get(image) ?? 0) + 1);
+    };
+    return {
+      find: (wanted) => {
+        const layer = store().images.findLayer(wanted, clock.now());
+        if (layer !== undefined) hold(layer.image);
+        return layer;
+      },
+      add: (layer: Layer) => {
+        hold(layer.image);
+        store().images.addLayer(layer, clock.now());
+      },
+      nameImage: () => {
+        const id = newId("image");
+        hold(id);
+        // Before the backend makes it: an image of an interrupted build is known, and removed.
+        store().images.add({ id, backend, tenant });
+        return id;
+      },
+      hold,
+      [Symbol.dispose]: () => {
+        for (const image of holds.splice(0)) this.#release(image);
+      },
+    };
+  }
+
+  /** Compares the store with the backends. Changes nothing. */
+  async check(): Promise<ImageReport> {
+    const { store, backends } = this.#options;
+    const { images } = store();
+    const found = new Map<string, ReadonlySet<ImageId>>();
+    for (const { name, images: facet } of backends.all())
+      if (facet !== undefined) found.set(name, new Set(await facet.list()));
+    // After the lists: a build that ran meanwhile has named its images before it made them.
+    const unneeded = this.#unheld(images.unneeded());
+    const known = images.list();
+    const idle = new Set(unneeded.map(({ id }) => id));
+    const needed = known.filter(({ id }) => !idle.has(id));
+    const ids = new Set(known.map(({ id }) => id));
+    const strays = [...found].flatMap(([backend, listed]) =>
+      [...listed].filter((id) => !ids.has(id)).map((id) => ({ id, backend })),
+    );
+    return {
+      lost: needed.filter(({ id, backend }) => !this.#held.has(id) && found.get(backend)?.has(id) === false),
+      unneeded: [...unneeded, ...strays],
+      unknown: needed.filter(({ backend }) => !found.has(backend)),
+    };
+  }
+
+  /**
+   * Brings the store and the backends into agreement: builds of lost images have failed, layers of them are forgotten,
+   * and unneeded images are removed. The removal goes on after this returns.
+   */
+  async repair(): Promise<ImageReport> {
+    const { store, clock, log } = this.#options;
+    const report = await this.check();
+    for (const { id, backend } of report.lost) {
+      log.error({ image: id, backend }, "an image of a template is lost");
+      store().atOnce(() => {
+        store().builds.failLost(id, clock.now());
+        store().images.forgetLayersOf(id);
+        store().images.remove(id);
+      });
+    }
+    this.#inTurn(() => this.#removeAll(report.unneeded)).catch((error: unknown) => {
+      log.error({ err: error }, "images were not removed");
+    });
+    return report;
+  }
+
+  /** Removes images that nothing needs any more. @returns when it is done, or has failed for now. */
+  sweep(): Promise<void> {
+    return this.#inTurn(() => this.#removeAll(this.#unheld(this.#options.store().images.unneeded())));
+  }
+
+  /** Measures the images of a tenant that are new. */
+  async measure(tenant: string): Promise<void> {
+    const { store, log } = this.#options;
+    for (const { id, backend } of store().images.unmeasured(tenant)) {
+      try {
+        const bytes = await this.#facetOf(backend)?.usage(id);
+        if (bytes !== undefined) store().images.measured(id, bytes);
+      } catch (error) {
+        log.warn({ image: id, err: error }, "an image of a template could not be measured");
+      }
+    }
+  }
+
+  /** Resolves when no removal is under way. */
+  async idle(): Promise<void> {
+    await this.#sweeping;
+  }
+
+  #inTurn(run: () => Promise<void>): Promise<void> {
+    const done = this.#sweeping.then(run);
+    this.#sweeping = done.catch(() => {});
+    return done;
+  }
+
+  async #removeAll(images: readonly Pick<ImageRecord, "id" | "backend">[]): Promise<void> {
+    const { store, log } = this.#options;
+    for (const { id, backend } of images) {
+      const facet = this.#facetOf(backend);
+      if (facet === undefined) continue;
+      try {
+        await facet.remove(id);
+        store().images.remove(id);
+      } catch (error) {
+        log.error(
+          { image: id, backend, err: messageOf(error) },
+          "an image could not be removed; it is tried again",
+        );
+      }
+    }
+  }
+
+  #facetOf(name: string) {
+    return this.#options.backends.all().find((backend) => backend.name === name)?.images;
+  }
+
+  #unheld(images: readonly ImageRecord[]): readonly ImageRecord[] {
+    return images.filter(({ id }) => !this.#held.has(id));
+  }
+
+  #release(image: ImageId): void {
+    const left = (this.#held.get(image) ?? 0) - 1;
+    if (left > 0) this.#held.set(image, left);
+    else this.#held.delete(image);
+  }
+}

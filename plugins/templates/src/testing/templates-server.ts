@@ -1,0 +1,161 @@
+import { definePlugin, type Scope } from "@coppice/core";
+import {
+  memoryBackend,
+  type MemoryBackendOptions,
+  type MemoryBackendPlugin,
+  startTestServer,
+  type TestServer,
+  type TestServerOptions,
+} from "@coppice/core/testing";
+import commands from "@coppice/plugin-commands";
+import sandboxApi from "@coppice/plugin-sandbox-api";
+import { templatesPlugin } from "../plugin.js";
+import { ScriptedBuilder } from "./scripted-builder.js";
+
+export interface TemplatesServerOptions extends TestServerOptions {
+  /** Of the plugin. */
+  readonly settings?: Readonly<Record<string, unknown>>;
+  /** Of the backend. */
+  readonly memory?: MemoryBackendOptions;
+  /** Backend of an earlier server, with its images and sandboxes. */
+  readonly backend?: MemoryBackendPlugin;
+}
+
+export interface Asked<Body> {
+  readonly status: number;
+  readonly headers: Headers;
+  readonly text: string;
+  readonly json: Body;
+}
+
+export interface TemplatesServer extends TestServer {
+  readonly builder: ScriptedBuilder;
+  readonly backend: MemoryBackendPlugin;
+  /** Sends a request, `POST /v3/templates`, as a tenant. */
+  ask<Body>(route: string, body?: unknown, tenant?: string): Promise<Asked<Body>>;
+  /** Requests a build and starts it. */
+  build(name: string, more?: BuildOptions): Promise<Requested>;
+  /** Waits until a build has ended. */
+  ended(requested: Requested, tenant?: string): Promise<Status>;
+}
+
+export interface BuildOptions {
+  readonly tenant?: string;
+  readonly tags?: readonly string[];
+  readonly start?: object;
+}
+
+export interface Requested {
+  readonly templateID: string;
+  readonly buildID: string;
+  readonly public: boolean;
+  readonly names: readonly string[];
+  readonly aliases: readonly string[];
+  readonly tags: readonly string[];
+}
+
+export interface LogEntryBody {
+  readonly timestamp: string;
+  readonly level: string;
+  readonly message: string;
+  readonly step?: string;
+}
+
+export interface Status {
+  readonly templateID: string;
+  readonly buildID: string;
+  readonly status: string;
+  readonly logEntries: readonly LogEntryBody[];
+  readonly logs: readonly string[];
+  readonly reason?: {
+    readonly message: string;
+    readonly step?: string;
+    readonly logEntries: readonly LogEntryBody[];
+  };
+}
+
+export const START = { fromImage: "debian:12", steps: [] };
+
+/** A guard for tests: the header `x-tenant` says who asks. */
+const tenants = definePlugin({
+  name: "tenants",
+  setup(context) {
+    context.guard("api", ({ headers }) => ({
+      tenant: String(headers["x-tenant"] ?? "default"),
+      name: "tester",
+      scopes: new Set<Scope>(["admin"]),
+    }));
+  },
+});
+
+/** A server whose templates are built by a script. */
+export async function templatesServer(options: TemplatesServerOptions = {}): Promise<TemplatesServer> {
+  const backend = options.backend ?? withImages(memoryBackend({ snapshots: {}, ...options.memory }));
+  const builder = new ScriptedBuilder(backend.backend);
+  const server = await startTestServer({
+    ...options,
+    plugins: [
+      [backend, {}],
+      [tenants, {}],
+      [sandboxApi, {}],
+      [commands, {}],
+      [templatesPlugin(() => builder), options.settings ?? {}],
+      ...(options.plugins ?? []),
+    ],
+  });
+  const ask = async <Body>(route: string, body?: unknown, tenant = "default"): Promise<Asked<Body>> => {
+    const [method = "", path = ""] = route.split(" ");
+    const response = await fetch(server.url + path, {
+      method,
+      headers: { "x-tenant": tenant },
+      ...(body !== undefined && { body: typeof body === "string" ? body : JSON.stringify(body) }),
+    });
+    const text = await response.text();
+    return { status: response.status, headers: response.headers, text, json: parsed(text) as Body };
+  };
+  return {
+    ...server,
+    builder,
+    backend,
+    ask,
+    async build(name, { tenant, tags, start = START } = {}) {
+      const { json: requested } = await ask<Requested>("POST /v3/templates", { name, tags }, tenant);
+      const { templateID, buildID } = requested;
+      const started = await ask(`POST /v2/templates/${templateID}/builds/${buildID}`, start, tenant);
+      if (started.status !== 202) throw new Error(`the build did not start: ${started.text}`);
+      return requested;
+    },
+    async ended({ templateID, buildID }, tenant) {
+      for (let attempts = 0; attempts < 1000; attempts += 1) {
+        const { json } = await ask<Status>(
+          `GET /templates/${templateID}/builds/${buildID}/status`,
+          undefined,
+          tenant,
+        );
+        if (json.status !== "building") return json;
+        await new Promise((resolve) => setTimeout(resolve, 10));
+      }
+      throw new Error("the build does not end");
+    },
+  };
+}
+
+function withImages(plugin: MemoryBackendPlugin): MemoryBackendPlugin {
+  const made = new Set<string>();
+  const images = {
+    unpack: async (id: string) => void made.add(id),
+    list: async () => [...made],
+    remove: async (id: string) => void made.delete(id),
+    usage: async () => 4,
+  };
+  Object.assign(plugin.backend, { images });
+  return plugin;
+}
+
+function parsed(text: string): unknown {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return undefined;
+  }
+}

@@ -1,0 +1,159 @@
+import { hash as digest, randomUUID } from "node:crypto";
+import { createWriteStream, mkdirSync } from "node:fs";
+import { readdir, rename, rm, stat } from "node:fs/promises";
+import type { IncomingMessage } from "node:http";
+import { dirname, join } from "node:path";
+import { pipeline } from "node:stream/promises";
+import { type Clock, messageOf, SandboxError } from "@coppice/core";
+import type { TemplatesStore } from "../store/templates-store.js";
+import type { TemplatesConfig } from "../templates-config.js";
+
+export interface UploadsOptions {
+  /** Absolute. */
+  readonly directory: () => string;
+  readonly store: () => TemplatesStore;
+  readonly settings: Pick<
+    TemplatesConfig,
+    "maxUpload" | "maxUploads" | "uploadsKept" | "buildTimeout" | "waitingTimeout"
+  >;
+  readonly clock: Clock;
+}
+
+/** The key of an archive. */
+export interface UploadKey {
+  readonly tenant: string;
+  /** 64 hexadecimal digits. */
+  readonly hash: string;
+}
+
+/** Archives of files for COPY steps, on the disk, by tenant and hash. */
+export class Uploads {
+  readonly #options: UploadsOptions;
+  /** Announced bytes of uploads under way, by tenant. */
+  readonly #incoming = new Map<string, number>();
+
+  constructor(options: UploadsOptions) {
+    this.#options = options;
+  }
+
+  /** Removes what is left of broken uploads, and brings the store and the directory into agreement. */
+  async reconcile(): Promise<void> {
+    const { directory, store } = this.#options;
+    await rm(this.#incomingDirectory(), { recursive: true, force: true });
+    mkdirSync(this.#incomingDirectory(), { recursive: true, mode: 0o700 });
+    const kept = new Set<string>();
+    for (const { tenant, hash, bytes } of store().uploads.all()) {
+      const path = this.#pathOf({ tenant, hash });
+      const found = await stat(path).catch(() => undefined);
+      if (found?.size === bytes) kept.add(path);
+      else store().uploads.remove(tenant, hash);
+    }
+    for (const folder of await readdir(directory())) {
+      if (folder === INCOMING) continue;
+      for (const name of await readdir(join(directory(), folder))) {
+        const path = join(directory(), folder, name);
+        if (!kept.has(path)) await rm(path, { force: true });
+      }
+    }
+  }
+
+  has({ tenant, hash }: UploadKey): boolean {
+    return this.#options.store().uploads.use(tenant, hash, this.#options.clock.now());
+  }
+
+  /** Path of an archive, which stays for as long as a build may take; undefined when there is none. */
+  find(key: UploadKey): string | undefined {
+    return this.has(key) ? this.#pathOf(key) : undefined;
+  }
+
+  /**
+   * Writes the body of a request as an archive: all of it, or nothing.
+   * @throws SandboxError upload_length_missing, body_too_large, upload_storage_full, upload_invalid for a body that ends
+   * early.
+   */
+  async receive({ tenant, hash }: UploadKey, message: IncomingMessage): Promise<void> {
+    const { store, clock, settings } = this.#options;
+    const bytes = lengthOf(message);
+    if (bytes > settings.maxUpload) {
+      throw new SandboxError("body_too_large", `the archive is larger than ${settings.maxUpload} bytes`);
+    }
+    const path = join(this.#incomingDirectory(), randomUUID());
+    this.#announce(tenant, bytes);
+    try {
+      await this.#makeRoom(tenant);
+      const file = createWriteStream(path, { flags: "wx", mode: 0o600 });
+      // Leaving the message early would destroy the connection, and the answer with it.
+      await pipeline(message.iterator({ destroyOnReturn: false }), file).catch((error: unknown) => {
+        if (message.destroyed && !message.complete)
+          throw new SandboxError("upload_invalid", "the upload ended before its last byte", { cause: error });
+        const text = `the archive cannot be stored: ${messageOf(error)}`;
+        throw new SandboxError("store_unavailable", text, { cause: error });
+      });
+      const kept = this.#pathOf({ tenant, hash });
+      mkdirSync(dirname(kept), { recursive: true, mode: 0o700 });
+      await rename(path, kept);
+      store().uploads.add({ tenant, hash, bytes, usedAtMs: clock.now() });
+    } finally {
+      await rm(path, { force: true });
+      this.#announce(tenant, -bytes);
+    }
+  }
+
+  /** Removes archives that have not been used for long. */
+  async sweep(): Promise<void> {
+    const { store, clock, settings } = this.#options;
+    const usedAtMs = clock.now() - Math.max(settings.uploadsKept, this.#neededMs());
+    for (const key of store().uploads.unusedSince(usedAtMs)) await this.#remove(key);
+  }
+
+  #announce(tenant: string, bytes: number): void {
+    const total = (this.#incoming.get(tenant) ?? 0) + bytes;
+    if (total > 0) this.#incoming.set(tenant, total);
+    else this.#incoming.delete(tenant);
+  }
+
+  /** Removes the least recently used archives of a tenant until there is room for the announced ones. */
+  async #makeRoom(tenant: string): Promise<void> {
+    const { store, clock, settings } = this.#options;
+    const isFull = (): boolean =>
+      store().uploads.usage(tenant) + (this.#incoming.get(tenant) ?? 0) > settings.maxUploads;
+    const neededAtMs = clock.now() - this.#neededMs();
+    for (const key of isFull() ? store().uploads.list(tenant) : []) {
+      if (!isFull() || key.usedAtMs > neededAtMs) break;
+      await this.#remove(key);
+    }
+    if (!isFull()) return;
+    const text = `the archives of a tenant may have ${settings.maxUploads} bytes at one time`;
+    throw new SandboxError("upload_storage_full", text);
+  }
+
+  /** How long a build may need an archive after its upload, or its last use. */
+  #neededMs(): number {
+    const { waitingTimeout, buildTimeout } = this.#options.settings;
+    return waitingTimeout + buildTimeout;
+  }
+
+  async #remove({ tenant, hash }: UploadKey): Promise<void> {
+    this.#options.store().uploads.remove(tenant, hash);
+    await rm(this.#pathOf({ tenant, hash }), { force: true });
+  }
+
+  #incomingDirectory(): string {
+    return join(this.#options.directory(), INCOMING);
+  }
+
+  /** The name of a tenant may be any text: its digest is a plain name of a file. */
+  #pathOf({ tenant, hash }: UploadKey): string {
+    if (!HASH.test(hash)) throw new SandboxError("request_invalid", "Invalid files hash");
+    return join(this.#options.directory(), digest("sha256", tenant, "hex"), hash);
+  }
+}
+
+const INCOMING = "incoming";
+const HASH = /^[0-9a-f]{64}$/;
+
+function lengthOf({ headers }: IncomingMessage): number {
+  const length = headers["content-length"];
+  if (length !== undefined && headers["transfer-encoding"] === undefined) return Number(length);
+  throw new SandboxError("upload_length_missing", "an upload needs a Content-Length");
+}
