@@ -4,9 +4,10 @@
 #   arp -S ADDRESS HARDWARE     an entry that stays, in place of any other
 #   arp -d ADDRESS              ends with 1, and with what netlink(4) says, when there is none
 #
-# The bridge's entry for the hardware address (ifconfig.sh) says which interface leads there.
-# Source: usr.sbin/arp/arp.c (set, delete) and arp_netlink.c.
-# Not here: entries of other interfaces, -a, -f, proxies, expiry.
+# The bridge's entry for the hardware address (ifconfig.sh) says which interface leads there; without one it fails.
+# Source: usr.sbin/arp/arp.c (main) and arp_netlink.c (set_nl, delete_nl).
+# Not here: entries of other interfaces, an address that no interface leads to (`cannot locate`, and 0), -a, -f, proxies,
+# expiry, and that -S deletes first and says what it found.
 static=$(dirname "$0")/../state/net/static
 case "$*" in
 "-S "*)
@@ -20,6 +21,7 @@ case "$*" in
   ;;
 "-d "*)
   ip route delete "$2/32" 2> /dev/null || { echo "arp: delete $2: No such file or directory" >&2; exit 1; }
+  echo "$2 ($2) deleted"
   ;;
 *) echo "usage: arp -d hostname, arp -S hostname ether_addr" >&2; exit 1 ;;
 esac

@@ -1,18 +1,20 @@
 #!/usr/bin/python3 -IS
-"""Stands in for daemon(8), after usr.sbin/daemon/daemon.c: `daemon [-frS] [-R SECONDS] [-T TAG] [-P FILE] [-p FILE] PROGRAM …`.
+"""Stands in for daemon(8): `daemon [-frS] [-R SECONDS] [-T TAG] [-P FILE] [-p FILE] PROGRAM …`.
 
-  -f   stdin, stdout and stderr of the supervisor are /dev/null; without it they stay the caller's (keep_fds_open)
+  -f   stdin, stdout and stderr are /dev/null; without it they stay the caller's (keep_fds_open)
   -r   the program is begun again when it has ended, after the seconds of -R
   -S   what the program writes goes to syslog(3), here to the file `syslog` of the host's state, tagged by -T
   -P   file with the process id of the supervisor, removed at its end; locked as pidfile_open(3) does
-  -p   the same with the process id of the program
+  -p   the same with the process id of the program; empty while none runs
 
-The program writes into one pipe of the supervisor, which whatever it leaves running holds as well. Two generations, by the
-file `daemon-release` of the host's state, 14 or 15. 14 (the loop of listen_child and sigsuspend): the program is begun
-again when it has ended and the pipe too; SIGTERM ends the supervisor at once. 15 (daemon_eventloop, kqueue): after SIGCHLD
-it reads the pipe to its end, without a limit of time, before it does anything else, and SIGTERM is passed on.
+The program writes into one pipe of the supervisor, which whatever it leaves running holds as well. After SIGCHLD the
+supervisor reads the pipe to its end, without a limit of time, before it does anything else. SIGTERM is passed on.
 
-Not done here: other options, sessions and their terminals, priorities, protection from the pageout killer.
+Source: usr.sbin/daemon/daemon.c (main, open_pid_files, daemon_eventloop, daemon_exec, daemon_set_child_pipe,
+listen_child, daemon_sleep, pidfile_truncate, daemon_terminate), with the loop over kqueue(2) of 14.0 and later. That of 13
+left at SIGTERM without a look at the pipe.
+Not done here: other options, sessions and their terminals, priorities, protection from the pageout killer, lines of more
+than 4 KiB, which are parted.
 """
 import fcntl
 import getopt
@@ -23,28 +25,24 @@ import sys
 import time
 
 STATE = os.path.join(os.path.dirname(sys.argv[0]), "..", "state")
-
-
-def release():
-    try:
-        with open(os.path.join(STATE, "daemon-release"), encoding="utf8") as file:
-            return int(file.read())
-    except FileNotFoundError:
-        return 15
+USAGE = (
+    "usage: daemon [-frS] [-R restart_delay_secs] [-T syslog_tag] [-p child_pidfile] "
+    "[-P supervisor_pidfile] command ..."
+)
 
 
 def log(tag, data):
     with open(os.path.join(STATE, "syslog"), "ab") as file:
         for line in data.splitlines():
-            file.write(b"%s: %s\n" % (tag.encode(), line))
+            file.write(b"%s[%d]: %s\n" % (tag.encode(), os.getpid(), line))
 
 
 def main():
     pairs, program = getopt.getopt(sys.argv[1:], "frSR:T:P:p:")
     options = dict(pairs)
     if "-S" not in options or "-P" not in options or not program:
-        sys.exit("usage: daemon [-frS] [-R restart_delay_secs] [-T syslog_tag] [-p child_pidfile] [-P supervisor_pidfile] command ...")
-    files = {option: open_pid_file(options[option]) for option in ("-P", "-p") if option in options}
+        sys.exit(USAGE)
+    files = {option: open_pid_file(options[option]) for option in ("-p", "-P") if option in options}
     if os.fork() != 0:
         os._exit(0)
     os.setsid()
@@ -64,7 +62,8 @@ def open_pid_file(path):
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        sys.exit(f"daemon: process already running, pid: {os.read(file, 16).decode()}")
+        print(f"daemon: process already running, pid: {os.read(file, 16).decode()}", file=sys.stderr)
+        sys.exit(3)
     return file
 
 
@@ -75,7 +74,6 @@ def write_pid(file, pid):
 
 def supervise(options, program, child_file):
     tag = options.get("-T", "daemon")
-    is_old = release() < 15
     child, terminated = None, False
 
     def terminate(*_):
@@ -87,27 +85,19 @@ def supervise(options, program, child_file):
     signal.signal(signal.SIGTERM, terminate)
     while not terminated:
         reader, writer = os.pipe()
-        child = subprocess.Popen(program, stdin=subprocess.DEVNULL, stdout=writer, stderr=writer)
+        child = subprocess.Popen(program, stdout=writer, stderr=writer)
         os.close(writer)
         if child_file is not None:
             write_pid(child_file, child.pid)
-        os.set_blocking(reader, False)
-        has_ended = False
-        while True:
-            try:
-                data = os.read(reader, 65536)
-                log(tag, data)
-                has_ended = has_ended or data == b""
-            except BlockingIOError:
-                pass
-            is_gone = child.poll() is not None
-            # In both generations the program is not begun again before the pipe has ended. The older leaves at SIGTERM.
-            if has_ended and is_gone or is_old and terminated:
-                break
-            time.sleep(0.02)
+        # A read that waits is gone on with after SIGTERM.
+        while data := os.read(reader, 65536):
+            log(tag, data)
         os.close(reader)
-        if "-r" not in options:
+        child.wait()
+        if "-r" not in options or terminated:
             return
+        if child_file is not None:
+            os.ftruncate(child_file, 0)
         end = time.monotonic() + int(options.get("-R", "1"))
         while not terminated and time.monotonic() < end:
             time.sleep(0.02)

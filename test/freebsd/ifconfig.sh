@@ -16,7 +16,8 @@
 #   ifconfig loN inet ADDRESS/32 alias      a table alone: share-stack.sh leads to who has the address
 #   ifconfig loN inet ADDRESS -alias
 #   ifconfig epairNa destroy
-# Source: sbin/ifconfig/ifconfig.c, ifclone.c, ifbridge.c (addm, private, static), ifgroup.c and ifjail.c.
+# Source: sbin/ifconfig/ifconfig.c (main, ifcreate_ioctl, status), ifclone.c (ifclonecreate, clone_destroy), ifbridge.c
+# (setbridge_add, setbridge_private, unsetbridge_learn, setbridge_static), ifgroup.c (setifgroup, getifgroups, printgroup).
 # Not here: every other interface and option; the numbers of bridges; ND6.
 state=$(dirname "$0")/../state
 net=$state/net
@@ -58,7 +59,7 @@ case "$*" in
   exit 0
   ;;
 epair*" create")
-  is_there "${1}a" && fail "SIOCIFCREATE2 ($1): File exists"
+  is_there "${1}a" && fail "interface $1 already exists"
   ip link add "${1}a" type veth peer name "${1}b" || fail "SIOCIFCREATE2 ($1): Device not configured"
   echo "${1}a"
   ;;

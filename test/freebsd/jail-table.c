@@ -20,7 +20,7 @@
 
 int limit_system_calls(void);
 
-enum { MOST_JAILS = 1024, DYING_MS = 300 };
+enum { MOST_JAILS = 1024, DYING_MS = 60000 };
 
 static char table[TEXT_BYTES];
 
@@ -112,6 +112,13 @@ bool find_jail(const char *which, struct jail *jail) {
   each_jail(compare);
   *jail = found;
   return found.jid != 0;
+}
+
+const char *reason_without(const char *which) {
+  static char reason[2 * TEXT_BYTES];
+  bool is_number = strspn(which, "0123456789") == strlen(which);
+  snprintf(reason, sizeof reason, is_number ? "jail %s not found" : is_dying(which) ? "jail \"%s\" is dying" : "jail \"%s\" not found", which);
+  return reason;
 }
 
 bool write_jail(const struct jail *jail) {

@@ -29,10 +29,15 @@ void forget_jail(const struct jail *jail);
 int next_jid(void);
 /** Calls back for each jail, in the order of their numbers. */
 void each_jail(void (*visit)(const struct jail *jail));
-/** Those that were removed a moment ago: the kernel keeps a jail, and its name, while something refers to it, such as a
- * connection in TIME_WAIT (sys/kern/kern_jail.c, prison_deref; PR_REMOVE). Here it is always DYING_MS. */
+/**
+ * Those that were removed a moment ago: the kernel keeps a jail, and with it the root (zfs.sh), while something refers to
+ * it, such as a connection in TIME_WAIT (sys/kern/kern_jail.c, prison_deref: PRISON_STATE_DYING). Here it is always as
+ * long as that takes at most.
+ */
 void each_dying_jail(void (*visit)(const struct jail *jail));
 bool is_dying(const char *name);
+/** Why there is no such jail, as jail_get(2) says it. */
+const char *reason_without(const char *which);
 
 /** Gives up what a process in a jail must not have: capabilities, system calls, privileges by descriptors. */
 int confine(void);

@@ -6,13 +6,17 @@
 //   jail [-q] -R NAME|JID                 the same, without a look at any file
 //
 // jail_remove(2) sends SIGKILL and waits for nobody, and umount(8) without -f does not unmount what a process uses that
-// has not ended yet. There it is a matter of time; here it fails whenever there was one to be killed, and as there the
-// rest is not done: other mounts, and the address, stay.
+// has not ended yet. There it is a matter of time; here it fails whenever there was one to be killed, for every mount. As
+// there, the rest is done all the same: the address goes. A mount point whose path has a link by now is left, too.
 //
 // A jail without `vnet` has to have `ip4.addr = "INTERFACE|ADDRESS/32"`: then share-stack.sh says what it shares.
 //
-// Source: usr.sbin/jail/jail.c (main, note_remove), command.c (run_command), config.c, and sys/kern/kern_jail.c
-// (kern_jail_set, prison_remove_one). Not here: parameters on the command line, -m, wildcards, hierarchies, variables in a file.
+// A removed jail is dying until nothing refers to it any more, which keeps neither its name nor its address from a new one.
+//
+// Source: usr.sbin/jail/jail.c (main, create_jail), command.c (next_command, run_command, finish_command, term_procs,
+// check_path), config.c (load_config, check_intparams, import_params), lib/libjail/jail.c (jailparam_set), and
+// sys/kern/kern_jail.c (kern_jail_set, prison_deref, prison_deref_kill). Not here: parameters on the command line, -m,
+// wildcards, hierarchies, variables in a file, and what jail(8) takes back of a jail that it could not create.
 #define _GNU_SOURCE
 #include <ctype.h>
 #include <dirent.h>
@@ -46,13 +50,26 @@ static struct parameter parameters[PARAMETERS_LIMIT];
 static unsigned parameter_count;
 static const char *subject;
 
-static _Noreturn void fail(const char *format, ...) {
-  va_list values;
-  va_start(values, format);
+static void warn(const char *format, va_list values) {
   fprintf(stderr, "jail: ");
   vfprintf(stderr, format, values);
   fprintf(stderr, "\n");
+}
+
+static _Noreturn void fail(const char *format, ...) {
+  va_list values;
+  va_start(values, format);
+  warn(format, values);
   exit(1);
+}
+
+/** @return false, for what failed. */
+static bool complain(const char *format, ...) {
+  va_list values;
+  va_start(values, format);
+  warn(format, values);
+  va_end(values);
+  return false;
 }
 
 // --- jail.conf(5)
@@ -187,23 +204,24 @@ static void check_names(void) {
 // --- mounts
 
 /** As check_path of jail(8): no part of a mount point below the root may be a link. */
-static void check_mount_point(const char *root, const char *target, const char *parameter) {
+static bool check_mount_point(const char *root, const char *target, const char *parameter) {
   char path[TEXT_BYTES];
   size_t length = strlen(root);
   struct stat status;
-  if (strncmp(target, root, length) != 0 || target[length] != '/') fail("%s: %s: %s not under %s", subject, parameter, target, root);
+  if (strncmp(target, root, length) != 0 || target[length] != '/') return complain("%s: %s: %s not under %s", subject, parameter, target, root);
   for (const char *end = target + length; *end != 0;) {
     end += 1 + strcspn(end + 1, "/");
     snprintf(path, sizeof path, "%.*s", (int)(end - target), target);
-    if (lstat(path, &status) < 0) fail("%s: %s: %s: %s", subject, parameter, path, strerror(errno));
-    if (S_ISLNK(status.st_mode)) fail("%s: %s: %s is a symbolic link", subject, parameter, path);
+    if (lstat(path, &status) < 0) return complain("%s: %s: %s: %s", subject, parameter, path, strerror(errno));
+    if (S_ISLNK(status.st_mode)) return complain("%s: %s: %s is a symbolic link", subject, parameter, path);
   }
+  return true;
 }
 
 static void mount_line(const char *root, const char *words) {
   char source[TEXT_BYTES], target[TEXT_BYTES], type[32], options[64];
   if (sscanf(words, "%1023s %1023s %31s %63s", source, target, type, options) != 4) fail("%s: mount: %s: bad line", subject, words);
-  check_mount_point(root, target, "mount");
+  if (!check_mount_point(root, target, "mount")) exit(1);
   if (strcmp(type, "nullfs") == 0) {
     if (mount(source, target, NULL, MS_BIND, NULL) < 0) fail("%s: mount: %s: %s", subject, source, strerror(errno));
     // FreeBSD knows devices in devfs(5) alone.
@@ -229,7 +247,7 @@ static void mount_devices(const char *root) {
       {"fd", "/proc/self/fd"}, {"stdin", "fd/0"}, {"stdout", "fd/1"}, {"stderr", "fd/2"}, {"ptmx", "pts/ptmx"}};
   char path[TEXT_BYTES], inside[2 * TEXT_BYTES];
   snprintf(path, sizeof path, "%s/dev", root);
-  check_mount_point(root, path, "mount.devfs");
+  if (!check_mount_point(root, path, "mount.devfs")) exit(1);
   if (mount("devfs", path, "tmpfs", MS_NOSUID | MS_NOEXEC, "mode=755,size=64k") < 0) fail("%s: mount.devfs: %s", subject, strerror(errno));
   for (unsigned index = 0; index < sizeof nodes / sizeof nodes[0]; index++) {
     snprintf(inside, sizeof inside, "%s/%s", path, nodes[index].name);
@@ -253,10 +271,20 @@ static void unmount(const char *path) {
   for (unsigned attempt = 0; umount2(path, 0) < 0 && errno == EBUSY && attempt < UNMOUNT_ATTEMPTS; attempt++) usleep(1000);
 }
 
-/** In the reverse of the order in which they were made. */
-static void unmount_all(const char *root) {
-  char path[TEXT_BYTES];
-  if (is_set("mount.devfs")) {
+/** @return whether umount(8) may do it. */
+static bool can_unmount(const char *root, const char *path, const char *parameter, const char *words, bool is_used) {
+  if (!check_mount_point(root, path, parameter)) return false;
+  if (!is_used) return true;
+  fprintf(stderr, "umount: unmount of %s failed: Device busy\n", path);
+  return complain("%s: /sbin/umount %s%s: failed", subject, words, path);
+}
+
+/** In the reverse of the order in which they were made. @return whether none is left. */
+static bool unmount_all(const char *root, bool is_used) {
+  char path[TEXT_BYTES + 8], type[32], words[64];
+  bool is_whole = true;
+  snprintf(path, sizeof path, "%s/dev", root);
+  if (is_set("mount.devfs") && (is_whole = can_unmount(root, path, "mount.devfs", "", is_used))) {
     static const char *const names[] = {"dev/pts", "dev/shm", "dev"};
     for (unsigned index = 0; index < 3; index++) {
       snprintf(path, sizeof path, "%s/%s", root, names[index]);
@@ -264,9 +292,13 @@ static void unmount_all(const char *root) {
     }
   }
   for (unsigned index = parameter_count; index-- > 0;) {
-    if (strcmp(parameters[index].name, "mount") != 0) continue;
-    if (sscanf(parameters[index].value, "%*s %1023s", path) == 1) unmount(path);
+    bool is_mount = strcmp(parameters[index].name, "mount") == 0;
+    if (!is_mount || sscanf(parameters[index].value, "%*s %1023s %31s", path, type) != 2) continue;
+    snprintf(words, sizeof words, "-t %s ", type);
+    if (can_unmount(root, path, "mount", words, is_used)) unmount(path);
+    else is_whole = false;
   }
+  return is_whole;
 }
 
 // --- its address
@@ -366,7 +398,6 @@ static void create(bool is_quiet, bool wants_number) {
   if (strchr(subject, '.') != NULL) fail("%s: jail names may not contain a period", subject);
   check_names();
   if (find_jail(subject, &jail)) fail("\"%s\" already exists", subject);
-  if (is_dying(subject)) fail("%s: jail_set: jail \"%s\" is dying", subject, subject);
   if (path == NULL || path[0] != '/') fail("%s: path %s: not an absolute pathname", subject, path ? path : "");
   if (stat(path, &status) < 0) fail("%s: path %s: %s", subject, path, strerror(errno));
   if (!S_ISDIR(status.st_mode)) fail("%s: path %s: %s", subject, path, strerror(ENOTDIR));
@@ -395,7 +426,7 @@ static void create(bool is_quiet, bool wants_number) {
   close(ends[1]);
   ssize_t length = jail.init < 0 ? -1 : read(ends[0], reason, sizeof reason - 1);
   if (length != 0) {
-    unmount_all(path);
+    unmount_all(path, false);
     fail("%s: jail_set: %s", subject, length > 0 ? reason : strerror(errno));
   }
   char words[64];
@@ -404,7 +435,7 @@ static void create(bool is_quiet, bool wants_number) {
   jail.jid = next_jid();
   if (!is_connected || jail.jid < 0 || !write_jail(&jail)) {
     kill(jail.init, SIGKILL);
-    unmount_all(path);
+    unmount_all(path, false);
     fail("%s: jail_set: %s", subject, strerror(errno));
   }
   run_hooks("exec.created");
@@ -462,38 +493,23 @@ static bool end(const struct jail *jail) {
   return is_used;
 }
 
-/** The first thing that is unmounted when the jail has gone; none when there is nothing. */
-static const char *last_mount(const char *root) {
-  static char path[TEXT_BYTES + 8];
-  snprintf(path, sizeof path, "%s/dev", root);
-  if (is_set("mount.devfs")) return path;
-  for (unsigned index = parameter_count; index-- > 0;) {
-    bool is_mount = strcmp(parameters[index].name, "mount") == 0;
-    if (is_mount && sscanf(parameters[index].value, "%*s %1023s", path) == 1) return path;
-  }
-  return NULL;
-}
-
 static void destroy(const char *path, bool is_quiet) {
   struct jail jail;
   bool has_file = path != NULL && read_configuration(path, subject);
   if (!find_jail(subject, &jail)) {
-    // Said at a verbosity of 0 or more alone (usr.sbin/jail/jail.c, main: JF_STOP and note_remove).
+    // Said at a verbosity of 0 or more alone (usr.sbin/jail/jail.c, main: JF_STOP).
     if (is_quiet) exit(1);
     fail("\"%s\" not found", subject);
   }
   run_hooks("exec.prestop");
   bool is_used = end(&jail);
-  run_hooks("exec.poststop");
-  const char *mount = has_file && is_used ? last_mount(jail.path) : NULL;
-  if (mount != NULL) {
-    fprintf(stderr, "umount: unmount of %s failed: Device busy\n", mount);
-    fail("%s: /sbin/umount %s: failed", subject, mount);
-  }
-  if (has_file) unmount_all(jail.path);
-  struct address address;
-  if (has_file && read_address(&address)) change_alias(&address, "-alias");
   if (!is_quiet && has_file) printf("%s: removed\n", subject);
+  run_hooks("exec.poststop");
+  if (!has_file) return;
+  bool is_whole = unmount_all(jail.path, is_used);
+  struct address address;
+  if (read_address(&address)) is_whole &= change_alias(&address, "-alias");
+  if (!is_whole) exit(1);
 }
 
 int main(int count, char **words) {

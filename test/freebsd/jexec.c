@@ -11,8 +11,9 @@
 // jail has a PID namespace: jexec has a child there, of the same number and in the same group of processes, and passes
 // on what it is sent and how the child ended. SIGSTOP alone stays with it, and the ids of its descendants differ.
 //
-// Source: usr.sbin/jexec/jexec.c (main, get_user_info). Not here: both at once, login.conf(5) beyond the class
-// `default`, MAC labels, cpusets.
+// Source: usr.sbin/jexec/jexec.c (main, get_user_info), lib/libjail/jail_getid.c (jail_getid). Without -l, -u and -U it
+// changes neither the environment nor the user, and it closes no descriptor. -d came with 15. Not here: both at once,
+// login.conf(5) beyond the class `default`, MAC labels, cpusets, `-i` of a shell without a command.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -222,8 +223,7 @@ int main(int count, char **words) {
     return 1;
   }
   if (!find_jail(words[optind], &jail)) {
-    bool is_number = strspn(words[optind], "0123456789") == strlen(words[optind]);
-    fprintf(stderr, is_number ? "jexec: jail %s not found\n" : "jexec: jail \"%s\" not found\n", words[optind]);
+    fprintf(stderr, "jexec: %s\n", reason_without(words[optind]));
     return 1;
   }
   struct passwd *user = NULL;

@@ -1,9 +1,10 @@
 // Stands in for jls(8) where there is no FreeBSD, as its manual and source of FreeBSD 14 have it:
 //
 //   jls [-dn] [-j JAIL] [PARAMETER …]                  one line per jail, values parted by blanks
-//   jls [-dn] --libxo json [-j JAIL] [PARAMETER …]     the same as JSON, every value but a boolean a string
+//   jls [-dn] --libxo json [-j JAIL] [PARAMETER …]     the same as JSON, every value a string, but a boolean with -n
 //
-// Source: usr.sbin/jls/jls.c (print_jail). Not here: -h, -s, -v, -N, other formats of libxo, other parameters.
+// Source: usr.sbin/jls/jls.c (main, print_jail, special_print) and lib/libjail/jail.c (jailparam_get). Not here: -h, -s,
+// -v, -N, other formats of libxo, the columns without parameters, ip4.addr as JSON, which is a list, other parameters.
 //
 // Parameters: jid, name, path, host.hostname, ip4.addr, dying, persist.
 #define _GNU_SOURCE
@@ -15,7 +16,7 @@
 
 static char **names;
 static int name_count;
-static bool has_names, is_json, is_dying_listed, is_first = true;
+static bool has_names, is_json, is_dying_listed, is_dead, is_first = true;
 
 static const char *value_of(const struct jail *jail, const char *name) {
   static char number[16];
@@ -25,7 +26,7 @@ static const char *value_of(const struct jail *jail, const char *name) {
   if (strcmp(name, "path") == 0) return jail->path;
   if (strcmp(name, "host.hostname") == 0) return jail->hostname;
   if (strcmp(name, "ip4.addr") == 0) return jail->address;
-  if (strcmp(name, "dying") == 0) return is_dying(jail->name) ? "true" : "false";
+  if (strcmp(name, "dying") == 0) return is_dead ? "true" : "false";
   if (strcmp(name, "persist") == 0) return "true";
   return NULL;
 }
@@ -36,8 +37,9 @@ static void print(const struct jail *jail) {
   for (int index = 0; index < name_count; index++) {
     const char *name = names[index], *value = value_of(jail, name);
     bool is_boolean = strcmp(name, "dying") == 0 || strcmp(name, "persist") == 0;
-    if (is_json && is_boolean) printf("%s\"%s\":%s", index ? "," : "", name, value);
+    if (is_json && is_boolean && has_names) printf("%s\"%s\":%s", index ? "," : "", name, value);
     else if (is_json) printf("%s\"%s\":\"%s\"", index ? "," : "", name, value);
+    else if (has_names && is_boolean) printf("%s%s%s", index ? " " : "", strcmp(value, "true") == 0 ? "" : "no", name);
     else if (has_names) printf("%s%s=%s", index ? " " : "", name, value);
     else printf("%s%s", index ? " " : "", value);
   }
@@ -66,12 +68,13 @@ int main(int count, char **words) {
     }
   }
   if (which != NULL && !find_jail(which, &jail)) {
-    fprintf(stderr, "jls: jail \"%s\" not found\n", which);
+    fprintf(stderr, "jls: %s\n", reason_without(which));
     return 1;
   }
   if (is_json) printf("{\"__version\":\"2\",\"jail-information\":{\"jail\":[");
   if (which != NULL) print(&jail);
   else each_jail(print);
+  is_dead = true;
   if (which == NULL && is_dying_listed) each_dying_jail(print);
   if (is_json) printf("]}}\n");
   return 0;

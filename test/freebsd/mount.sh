@@ -9,5 +9,5 @@ while read -r _ _ _ _ point options rest; do
   rest=" $rest"
   rest=${rest#* - }
   type=${rest%% *}
-  echo "${type} ${point} ${type} ${options%%,*} 0 0"
+  printf '%s\t%s\t%s\t%s\t0 0\n' "$type" "$point" "$type" "${options%%,*}"
 done < /proc/self/mountinfo

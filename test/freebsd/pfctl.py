@@ -23,11 +23,16 @@ a rule that matches, what was translated passes, and the block at the end of the
 a jail sends to itself is never seen here. The rules become nftables.
 
 Two generations, by the file `pfctl-release` of the host's state: 14 and 15. `-F all` empties the rules, then the tables
-(sbin/pfctl/pfctl_table.c, pfctl_do_clear_tables). pfr_clr_tables (sys/netpfil/pf/pf_table.c) fails with ENOENT where there
-is no such anchor, which an anchor without tables is once its rules are gone. 14 ignores that; 15 says so and ends with 1.
+(sbin/pfctl/pfctl_table.c: pfctl_clear_tables and pfctl_table in 14, pfctl_do_clear_tables in 15). pfr_clr_tables
+(sys/netpfil/pf/pf_table.c) fails with ENOENT where there is no such anchor, which an anchor without tables is once its
+rules are gone. Both say so (pfctl_radix.c, pfr_strerror); 14 ends with 0 all the same, 15 with 1.
 Rules that were replaced hold their tables until the purge thread frees them, and the tables hold the anchor: it is listed
 for that long, HELD_SECONDS here and about ten on FreeBSD. Not done here: tables that other anchors refer to, `persist`,
 the main ruleset, and reading of any rule that Coppice does not write.
+
+Source: sbin/pfctl/pfctl.c (main, pfctl_rules, pfctl_show_anchors, pfctl_show_rules, pfctl_show_nat, pfctl_show_status,
+pfctl_show_states, pfctl_net_kill_states, pfctl_label_kill_states, pfctl_id_kill_states), pfctl_table.c (pfctl_show_ifaces,
+print_iface), and sbin/pfctl/pf_print_state.c (print_state).
 """
 import fcntl
 import getopt
@@ -363,8 +368,10 @@ def main():
                     file.write(text)
                 apply()
         elif "-F" in options:
-            if not remove_anchor(anchor) and not is_old():
-                fail("pfctl: Anchor does not exist.")
+            if not remove_anchor(anchor):
+                if not is_old():
+                    fail("pfctl: Anchor does not exist.")
+                print("pfctl: Anchor or Ruleset does not exist.", file=sys.stderr)
         elif "-k" in options:
             kill([value for name, value in pairs if name == "-k"])
         elif "-s" in options:

@@ -6,8 +6,9 @@
 #
 # There is one repository, with what this names in the version that stands in state/pkg-version, or 1.0; what is
 # installed is a file in ROOT/var/db/pkg; Python and bash are programs in ROOT/usr/local/bin, where those of FreeBSD are.
-# Its first run installs itself (usr.sbin/pkg/pkg.c, bootstrap_pkg), and asks whether it may, without ASSUME_ALWAYS_YES.
-# Source: usr.sbin/pkg/pkg.c (bootstrap_pkg) and pkg's src/install.c, src/query.c.
+# Its first run installs itself, and without ASSUME_ALWAYS_YES it asks whether it may, or fails where stdin is no terminal.
+# The -y of install is for pkg itself; some releases take it for an answer here, too.
+# Source: usr.sbin/pkg/pkg.c (main, bootstrap_pkg) and pkg's src/install.c, src/query.c.
 # Not here: signatures, repositories, dependencies, scripts of packages.
 [ "$1" = -r ] && [ $# -gt 3 ] || { echo "usage: pkg -r rootdir install -y pkg-name ..., pkg -r rootdir query format" >&2; exit 64; }
 root=$2
@@ -23,9 +24,9 @@ case "$3 $4" in
 esac
 shift 4
 if [ "$ASSUME_ALWAYS_YES" != yes ]; then
-  printf 'The package management tool is not yet installed on your system.\nDo you want to fetch and install it now? [y/N]: '
-  read -r answer
-  case $answer in [Yy]*) ;; *) exit 1 ;; esac
+  echo 'The package management tool is not yet installed on your system.' >&2
+  echo 'Please set ASSUME_ALWAYS_YES=yes environment variable to be able to bootstrap in non-interactive (stdin not being a tty)' >&2
+  exit 1
 fi
 version=$(cat "$(dirname "$0")/../state/pkg-version" 2> /dev/null || echo 1.0)
 for name; do

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Stands in for pkill(1) of FreeBSD 14, as its manual has it, where there is none: `pkill -SIGNAL -j JAIL` signals
 # every process of a jail, and ends with 1 when there was none, with 2 when there is no such jail.
-# Source: bin/pkill/pkill.c (main, killact; STATUS_MATCH, STATUS_NOMATCH, STATUS_BADUSAGE).
+# Source: bin/pkill/pkill.c (main, makelist, killact; STATUS_MATCH, STATUS_NOMATCH, STATUS_BADUSAGE).
 # Not here: patterns, users, groups, terminals, -l, and a list of jails.
 state=$(dirname "$0")/../state
 [ "$2" = -j ] && [ $# = 3 ] || { echo "usage: pkill -signal -j jail" >&2; exit 2; }

@@ -3,7 +3,7 @@
 #
 #   pw -R ROOT useradd NAME [-u UID] -m -s SHELL
 #   pw -R ROOT usershow NAME          name:*:uid:gid:class:change:expire:gecos:home:shell
-# Source: usr.sbin/pw/pw_user.c (pw_user_add, print_user).
+# Source: usr.sbin/pw/pw_user.c (pw_user_add, pw_user_show, print_user).
 # Not here: pwd_mkdb(8) and its databases, groups, classes, passwords, skeletons.
 [ "$1" = -R ] || { echo "usage: pw -R rootdir useradd|usershow name" >&2; exit 64; }
 root=$2 verb=$3 name=$4

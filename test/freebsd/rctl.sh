@@ -9,10 +9,10 @@
 #
 # As in the manual, the jail need not exist. Control groups hold jails to swapuse, maxproc and pcpu, where set-up-host.sh
 # found some; the other resources of a rule are kept and listed. memoryuse denies nothing: the kernel pages out what is
-# beyond it (sys/vm/vm_pageout.c, vm_daemon: RACCT_RSS), which Linux cannot do for one group without swap. swapuse denies
+# beyond it (sys/vm/vm_swapout.c, vm_daemon: RACCT_RSS), which Linux cannot do for one group without swap. swapuse denies
 # what is reserved beyond it (sys/vm/swap_pager.c, swap_reserve_by_cred); here what is used beyond it ends a process.
 # Not here: other subjects, actions and units of account, -h, -n, -l.
-# Source: usr.bin/rctl/rctl.c (add_rule, remove_rule, show_usage).
+# Source: usr.bin/rctl/rctl.c (main, expand_rule, add_rule, remove_rule, show_usage, show_rules).
 state=${0%/*}/../state
 rules=$state/rctl
 

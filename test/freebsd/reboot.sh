@@ -15,5 +15,5 @@ for link in $(ip -oneline link show | sed -n 's/^[0-9]*: \(epair[0-9]*a\|lo1\.[^
   ip link delete "$link"
 done
 nft delete table inet pf 2> /dev/null
-rm -rf "$directory/state/pf" "$directory/state/net"
+rm -rf "$directory/state/pf" "$directory/state/net" "$directory/state/dying/"*
 [ -z "$points" ]

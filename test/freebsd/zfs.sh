@@ -5,8 +5,19 @@
 #
 # The first `destroy` of a filesystem that begins while another command runs says that it is busy, as ZFS does while
 # something holds it (module/zfs/dsl_destroy.c, dsl_destroy_head_check_impl: EBUSY for holds beyond those it expects).
+# A dying jail refers to its root (sys/kern/kern_jail.c, prison_deref: pr_root), which is not unmounted without -f then.
 # Not done here: commands that really run together, and what they hold of each other's datasets.
 state=$(dirname "$0")/../state
+case "$1 $2" in
+"destroy -"* | "unmount -"*) ;;
+"destroy "* | "unmount "*)
+  point=$(findmnt --noheadings --raw --output TARGET --source "$2")
+  if [ -n "$point" ] && "$(dirname "$0")/jls" -d dying path | grep -qxF "true $point"; then
+    echo "cannot unmount '$point': pool or dataset is busy" >&2
+    exit 1
+  fi
+  ;;
+esac
 if [ "$1" = destroy ]; then
   for last; do :; done
   mark=$state/busy/$(echo "$last" | tr / %)

@@ -114,7 +114,7 @@ describe("jail-freebsd, after its server ended", { skip }, () => {
     await second.close();
   });
 
-  it("starts a sandbox whose jail was removed a moment ago, while the kernel keeps its name", async () => {
+  it("starts a sandbox again whose removed jail the kernel still keeps", async () => {
     const backend = host.backend();
     await backend.recover();
     const sandbox = await make(backend);

@@ -69,7 +69,7 @@ describe("the commands of a jail", { skip: reasonWithoutRecordingHost() ?? false
         "pkill -STOP -j e2b-abc",
         "ps -J e2b-abc -o state=",
         "pkill -CONT -j e2b-abc",
-        "jls -d --libxo json name",
+        "jls --libxo json name",
         `jail -q -f ${paths.conf} -r e2b-abc`,
         "mount -p",
         `umount -f ${root}/usr ${root}/dev`,

@@ -10,10 +10,6 @@ const PAUSE_ROUNDS = 100;
 const PAUSE_MS = 10;
 const UNMOUNT_ROUNDS = 50;
 const NOT_FOUND = /not found/;
-const DYING = /is dying/;
-/** TIME_WAIT takes up to a minute. */
-const DYING_ROUNDS = 600;
-const DYING_PAUSE_MS = 100;
 
 /** Node of sysctl(8) below which the kernel lists the jail parameters it supports. */
 const PARAMETERS = "security.jail.param";
@@ -43,22 +39,10 @@ export class Jails {
   async create({ conf, name }: SandboxPaths, options: Omit<JailConfOptions, "known">): Promise<void> {
     await writeFile(`${conf}.new`, jailConf({ ...options, known: this.#known }), { mode: 0o600 });
     await rename(`${conf}.new`, conf);
-    await this.#start(["-q", "-f", conf, "-c", name]);
+    await this.#host.run("jail", ["-q", "-f", conf, "-c", name]);
     if (options.stack.kind === "shared") return;
     // No process inside may configure interfaces, so lo0 gets its address here.
     await this.#host.run("ifconfig", ["-j", name, "lo0", "inet", "127.0.0.1/8", "up"]);
-  }
-
-  /** Waits while the kernel keeps a removed jail of the name, for connections in TIME_WAIT for example. */
-  async #start(words: readonly string[]): Promise<void> {
-    for (let round = 1; ; round++) {
-      const started = await this.#host.try("jail", words);
-      if (started.code === 0) return;
-      if (!DYING.test(started.stderr) || round === DYING_ROUNDS) {
-        throw new HostCommandError("jail", words, started);
-      }
-      await sleep(DYING_PAUSE_MS);
-    }
   }
 
   /**
@@ -93,9 +77,9 @@ export class Jails {
     await this.#signal("CONT", name);
   }
 
-  /** Names of all jails, including dying ones. As JSON, which shows whether the list is whole. */
+  /** Names of all jails. As JSON, which shows whether the list is whole. */
   async names(): Promise<ReadonlySet<string>> {
-    const text = await this.#host.run("jls", ["-d", "--libxo", "json", "name"]);
+    const text = await this.#host.run("jls", ["--libxo", "json", "name"]);
     try {
       const { "jail-information": information } = listing.parse(JSON.parse(text));
       return new Set(information.jail.map(({ name }) => name));

@@ -142,6 +142,8 @@ root     nginx        812 6   tcp46  *:8080                *:*
 root     nginx        813 6   tcp46  *:8080                *:*
 root     sshd         730 3   tcp6   *:2222                *:*
 root     unbound      790 4   udp4   192.0.2.1:53          *:*
+media    Plex Media   950 6   tcp4   *:32400               *:*
+transmission transmissi65536 9   udp46  *:51413              *:*
 `,
       );
       await recording.answer("pfctl", "all\nem0\nlo0 (skip)\nlo1 (skip)\n");
@@ -156,6 +158,8 @@ root     unbound      790 4   udp4   192.0.2.1:53          *:*
           'pf\'s rules have no nat-anchor "coppice/*"',
           'pf\'s rules have no anchor "coppice/*"',
           "nginx listens at port 8080 of every address, those of sandboxes included",
+          "Plex listens at port 32400 of every address, those of sandboxes included",
+          "transmissi65536 listens at port 51413 of every address, those of sandboxes included",
         ],
       );
       assert.ok(problems.every(({ fix }) => fix !== ""));

@@ -19,8 +19,11 @@ export interface AliasNetworksOptions {
 /** With more connections to cut than this, one command cuts all of the sandbox. */
 const MOST_KILLS = 32;
 const MISSING = /can't assign requested address|does not exist/i;
-/** Line of sockstat(1) for a socket that listens on every IPv4 address. */
-const LISTENER = /^\S+\s+(\S+)\s+\S+\s+\S+\s+(?:tcp|udp)(?:4|46)\s+\*:(\d+)\s/gm;
+/**
+ * Line of sockstat(1) for a socket that listens on every IPv4 address. A program's name may have blanks, and run into its
+ * process id.
+ */
+const LISTENER = /^\S+\s+(\S+).*\s(?:tcp|udp)(?:4|46)\s+\*:(\d+)\s/gm;
 
 /**
  * Networks of jails that share the host's stack. Each has an alias of a loopback interface, which jail(8) adds and
