@@ -447,6 +447,7 @@ static void become_command(int say) {
   dup2(null, 0);
   dup2(say, 1);
   dup2(say, 2);
+  umask(022);
   // Only now: a change of the user takes it back.
   if (prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) < 0) return;
   syscall(SYS_execveat, program, "", command, environment, AT_EMPTY_PATH);

@@ -20,7 +20,8 @@ describe(
     it("are as isolated, limited and durable as root's", withIds, async (context) => {
       await compileForAll();
       await using user = await makeOrdinaryUser();
-      const files = ["isolation.test.js", "namespace-sandbox.test.js", "recovery.test.js"];
+      const names = ["isolation", "namespace-sandbox", "recovery", "images", "hostile-images"];
+      const files = [...names, "launcher/confined-program"].map((name) => `${name}.test.js`);
       await testApart(context, placeOf(user), files);
     });
 

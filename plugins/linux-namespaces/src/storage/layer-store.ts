@@ -91,8 +91,7 @@ export class LayerStore<Facts extends { readonly chain: Chain }> {
 
   /** Facts of all complete ones, with those that stay only for others. */
   async all(): Promise<readonly Facts[]> {
-    const names = await readdir(this.#options.directory);
-    const found = await Promise.all(names.map((name) => this.#read(name)));
+    const found = await Promise.all((await this.#complete()).map((id) => this.#read(id)));
     return found.filter((facts) => facts !== undefined);
   }
 
@@ -119,7 +118,7 @@ export class LayerStore<Facts extends { readonly chain: Chain }> {
     const { launcher, chainsInUse, onFreed } = this.#options;
     const removed = [...this.#removed];
     const chains = [...(await chainsInUse())];
-    for (const id of await readdir(this.#options.directory)) {
+    for (const id of await this.#complete()) {
       const isNeeded = !this.#removed.has(id) || this.#held.includes(id);
       if (isNeeded) chains.push((await this.#read(id))?.chain ?? []);
     }
@@ -130,6 +129,10 @@ export class LayerStore<Facts extends { readonly chain: Chain }> {
       this.#removed.delete(id);
       if (facts !== undefined) await onFreed?.(facts);
     }
+  }
+
+  async #complete(): Promise<readonly string[]> {
+    return (await readdir(this.#options.directory)).filter((name) => !name.endsWith(MAKING));
   }
 
   async #write(directory: string, facts: Facts): Promise<void> {

@@ -157,7 +157,7 @@ function failureOf({ code, output }: HostRun, source: ImageSource): SandboxError
       .trim()
       .split("\n")
       .at(-1) ?? "";
-  const told = line.replace(/^.*?unpack layer: /, "").slice(0, MAX_REASON_LENGTH);
+  const told = line.replace(/^.*?create rootfs: (unpack \w+: )?/, "").slice(0, MAX_REASON_LENGTH);
   const reason = told === "" ? `umoci ended with ${code}` : told;
   return new SandboxError("image_invalid", `the image cannot be unpacked: ${reason}`);
 }
