@@ -93,6 +93,11 @@ export const jailFreebsdConfig = z.strictObject({
   ),
   sweepEvery: duration("60s").describe("Interval of the removal of failed sandboxes' remains"),
   hostCommandTimeout: duration("30s").describe("Time after which a command of the host is killed and fails"),
+  hostOutputLimit: size()
+    .prefault("8MiB")
+    .describe(
+      "Output of a command of the host beyond which it fails; lists of datasets are read line by line, of any length",
+    ),
   templateCommandTimeout: duration("30m").describe("Timeout of each program that builds a template"),
   templateSignatures: z
     .strictObject({

@@ -61,7 +61,7 @@ const LONGEST_ID = 64;
 /** @throws Error with the reason why this host cannot be used */
 export async function openHost(options: OpenHostOptions): Promise<Opened> {
   const { isPrivate, leases: allLeases, log, names, settings } = options;
-  const { dataset, directory, hostCommandTimeout, programs, templateSignatures } = settings;
+  const { dataset, directory, hostCommandTimeout, hostOutputLimit, programs, templateSignatures } = settings;
   const agent = settings.agent ?? agentBinary();
   if (agent === undefined)
     throw new Error("the agent has not been built: install a C compiler and run set-up");
@@ -78,6 +78,7 @@ export async function openHost(options: OpenHostOptions): Promise<Opened> {
     agent,
     socket: isPrivate ? undefined : join(directory, "host.sock"),
     timeoutMs: hostCommandTimeout,
+    outputLimitBytes: hostOutputLimit,
     log,
   });
   const owner = installationOf(directory);

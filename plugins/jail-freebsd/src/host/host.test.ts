@@ -22,7 +22,7 @@ describe("programs of the host", { skip: reasonWithoutRecordingHost() ?? false }
 
   before(async () => {
     directory = await mkdtemp(join(tmpdir(), "ch-"));
-    const { programs } = jailFreebsdConfig.parse({
+    const { hostOutputLimit, programs } = jailFreebsdConfig.parse({
       // Other programs have these names in PATH: Java has a jexec.
       programs: { zfs: join(directory, "zfs"), jexec: join(directory, "sh") },
     });
@@ -32,6 +32,7 @@ describe("programs of the host", { skip: reasonWithoutRecordingHost() ?? false }
       agent: agentBinary() ?? "",
       socket: join(directory, "host.sock"),
       timeoutMs: 30_000,
+      outputLimitBytes: hostOutputLimit,
       log: { debug: (entry: unknown) => void logged.push(entry as object), warn: () => undefined },
     });
   });
@@ -88,5 +89,26 @@ describe("programs of the host", { skip: reasonWithoutRecordingHost() ?? false }
     process.kill(Number(await readFile(pid, "utf8")), "SIGKILL");
     await script("head -c 9000000 /dev/zero");
     await assert.rejects(host.run("zfs", []), { code: "resource_exhausted" });
+  });
+
+  it("hand on their output by lines, of any number, and keep what comes after the last", async () => {
+    await script("yes 'a line with €' | head -n 1000000; printf 'cut o'");
+    let count = 0;
+    const lines = new Set<string>();
+    const onLine = (line: string) => {
+      count++;
+      lines.add(line);
+    };
+    assert.equal(await host.run("zfs", [], { onLine }), "cut o");
+    assert.equal(count, 1_000_000);
+    assert.deepEqual([...lines], ["a line with €"]);
+    await script("echo one; head -c 9000000 /dev/zero; echo; echo two");
+    lines.clear();
+    await assert.rejects(host.run("zfs", [], { onLine }), { code: "resource_exhausted" });
+    assert.deepEqual([...lines], ["one"]);
+    await script("printf 'one\\n\\ntwo\\n'");
+    lines.clear();
+    assert.equal(await host.run("zfs", [], { onLine }), "");
+    assert.deepEqual([...lines], ["one", "", "two"]);
   });
 });

@@ -43,6 +43,8 @@ export interface HostCall {
   readonly input?: string;
   /** Replaces the default timeout. */
   readonly timeoutMs?: number;
+  /** Receives each whole line of stdout at once. The result has only what comes after the last of them. */
+  readonly onLine?: (line: string) => void;
 }
 
 export interface HostOptions {
@@ -53,10 +55,12 @@ export interface HostOptions {
   /** Path of the agent's socket. Without one the agent ends with this process, and nobody else has it. */
   readonly socket: string | undefined;
   readonly timeoutMs: number;
+  /** Of a program's output, without the lines that `onLine` received. */
+  readonly outputLimitBytes: number;
   readonly log: Pick<Logger, "debug" | "warn">;
 }
 
-const OUTPUT_LIMIT_BYTES = 8 * 2 ** 20;
+const LINE_FEED = 10;
 const CONNECT_TIMEOUT_MS = 5_000;
 const CONNECT_PAUSE_MS = 2;
 /** Time that a killed program gets to exit. One that waits in the kernel, for a disk or a lock, does not exit. */
@@ -92,7 +96,7 @@ export class Host {
   async try(
     program: HostProgram,
     args: readonly string[],
-    { input, timeoutMs = this.#options.timeoutMs }: HostCall = {},
+    { input, timeoutMs = this.#options.timeoutMs, onLine }: HostCall = {},
   ): Promise<HostResult> {
     const startedAtMs = performance.now();
     const connection = await this.#connect();
@@ -112,7 +116,10 @@ export class Host {
       started.kill("SIGKILL", "group").catch(() => undefined);
       timer = setTimeout(() => abandoned.resolve(undefined), KILL_GRACE_MS);
     }, timeoutMs);
-    const ended = await Promise.race([Promise.all([collect(started), fed]), abandoned.promise]);
+    const ended = await Promise.race([
+      Promise.all([collect(started, this.#options.outputLimitBytes, onLine), fed]),
+      abandoned.promise,
+    ]);
     clearTimeout(timer);
     const [result] = ended ?? [];
     const durationMs = Number((performance.now() - startedAtMs).toFixed(2));
@@ -234,16 +241,33 @@ export class Host {
 }
 
 /** Collects the output and exit of a program. Never rejects. */
-async function collect(started: AgentProcess) {
+async function collect(started: AgentProcess, limitBytes: number, onLine: HostCall["onLine"]) {
   const output = { stdout: [] as Uint8Array[], stderr: [] as Uint8Array[] };
-  let left = OUTPUT_LIMIT_BYTES;
+  let left = limitBytes;
   for await (const { stream, data } of started.output) {
+    if (left < 0) continue;
+    const name = stream === "stderr" ? "stderr" : "stdout";
+    output[name].push(data);
     left -= data.byteLength;
-    if (left >= 0) output[stream === "stderr" ? "stderr" : "stdout"].push(data);
+    if (onLine !== undefined && name === "stdout") left += handOn(output.stdout, onLine);
   }
   const { code } = await started.exit;
   const textOf = (pieces: readonly Uint8Array[]) => Buffer.concat(pieces).toString();
   return { code, stdout: textOf(output.stdout), stderr: textOf(output.stderr), hasTooMuch: left < 0 };
+}
+
+/** Hands on the whole lines in pieces of output, of which it keeps the rest. @returns how many bytes they were. */
+function handOn(pieces: Uint8Array[], onLine: (line: string) => void): number {
+  const last = pieces.pop() ?? new Uint8Array();
+  const end = last.lastIndexOf(LINE_FEED) + 1;
+  if (end === 0) {
+    pieces.push(last);
+    return 0;
+  }
+  const whole = Buffer.concat([...pieces, last.subarray(0, end)]);
+  pieces.splice(0, pieces.length, last.subarray(end));
+  for (const line of whole.toString().split("\n").slice(0, -1)) onLine(line);
+  return whole.byteLength;
 }
 
 async function feed(started: AgentProcess, input: string): Promise<void> {

@@ -45,6 +45,7 @@ export async function withTemplateWorkshop<T>(
       // Separate from the server's agent, which outlives this verb.
       socket: join(config.directory, "templates.sock"),
       timeoutMs: config.hostCommandTimeout,
+      outputLimitBytes: config.hostOutputLimit,
       log: { debug: () => undefined, warn: () => undefined },
     });
     try {

@@ -61,6 +61,7 @@ cat ${answers(name)}
     agent: agentBinary() ?? "",
     socket: join(directory, "host.sock"),
     timeoutMs: 30_000,
+    outputLimitBytes: parsed.hostOutputLimit,
     log: silent,
   });
   return {

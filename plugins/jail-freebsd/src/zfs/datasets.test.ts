@@ -106,7 +106,7 @@ describe("datasets", { skip: reasonWithoutRecordingHost() ?? false }, () => {
   });
 
   it("are all listed, or an error: output that is cut off, or that zfs list contradicts, forgets none", async () => {
-    await using recording = await openRecordingHost();
+    await using recording = await openRecordingHost({ hostOutputLimit: "1KiB" });
     const datasets = datasetsOf(recording);
     const { directory, programs } = recording.settings;
     await mkdir(directory, { recursive: true });
@@ -155,6 +155,10 @@ describe("datasets", { skip: reasonWithoutRecordingHost() ?? false }, () => {
     const asked = datasets.owned();
     await answer(whole);
     assert.equal((await asked).length, 2);
+    // The limit of output is not one of datasets.
+    const more = Array.from({ length: 500 }, (_, index) => `zroot/jails/e2b-${index}`);
+    await answer([...whole, ...more.flatMap((path) => rows(path, { owner: "ours" }))]);
+    assert.equal((await datasets.owned()).length, 502);
   });
 
   it("are retained unmounted while they have clones or snapshots", async () => {

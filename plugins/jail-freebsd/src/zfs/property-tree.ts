@@ -30,24 +30,30 @@ export async function readTree(host: Host, options: TreeOptions): Promise<Proper
 /** @returns what is wrong with the output, where it is not whole. */
 async function readOnce(host: Host, { isCompared, parent, properties }: TreeOptions) {
   const words = ["get", "-Hp", "-r", "-o", "name,property,value,source", properties.join(","), parent];
-  const lines = (await host.run("zfs", words)).split("\n");
-  if (lines.pop() !== "") return "its last line is cut off";
   const found = new Map<string, Map<string, string>>();
   let rows = 0;
-  for (const line of lines) {
+  let odd: string | undefined;
+  const onLine = (line: string) => {
     const [path = "", property = "", value, source] = line.split("\t");
-    if (value === undefined || !path.startsWith(parent)) return `it said '${line.slice(0, 200)}'`;
+    if (value === undefined || !path.startsWith(parent)) {
+      odd ??= line;
+      return;
+    }
     // A bookmark has no properties of users.
-    if (path.includes("#")) continue;
+    if (path.includes("#")) return;
     rows++;
     if (!found.has(path)) found.set(path, new Map());
     if (!property.includes(":") || isOwnValue(source)) found.get(path)?.set(property, value);
-  }
+  };
+  if ((await host.run("zfs", words, { onLine })) !== "") return "its last line is cut off";
+  if (odd !== undefined) return `it said '${odd.slice(0, 200)}'`;
   if (!found.has(parent)) return "it left out the dataset itself";
   if (rows !== found.size * properties.length) return "it left out properties";
   if (isCompared !== true) return found;
-  const listed = (await host.run("zfs", ["list", "-H", "-r", "-t", "all", "-o", "name", parent])).split("\n");
-  const names = new Set(listed.filter((name) => name !== "" && !name.includes("#")));
+  const names = new Set<string>();
+  const list = ["list", "-H", "-r", "-t", "all", "-o", "name", parent];
+  const cutOff = await host.run("zfs", list, { onLine: (name) => name.includes("#") || names.add(name) });
+  if (cutOff !== "") names.add(cutOff);
   const other = [...names, ...found.keys()].find((name) => !names.has(name) || !found.has(name));
   return other === undefined ? found : `it and zfs list differ in ${other.slice(0, 200)}`;
 }
