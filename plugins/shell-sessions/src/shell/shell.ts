@@ -53,6 +53,8 @@ interface Run {
   /** Status and directory, as the mark on stdout has them. */
   contents: string | undefined;
   readonly hasBegun: PromiseWithResolvers<void>;
+  /** Signals that are being sent to it, also past its end. */
+  readonly interrupts: Promise<void>[];
   /** With its status and directory, or with the exit of the shell. */
   readonly ended: PromiseWithResolvers<
     { readonly status: number; readonly cwd: string } | { readonly exit: Exit }
@@ -125,6 +127,7 @@ export class Shell {
       done: new Set(),
       contents: undefined,
       hasBegun: Promise.withResolvers(),
+      interrupts: [],
       ended: Promise.withResolvers(),
     };
     this.#run = run;
@@ -144,9 +147,13 @@ export class Shell {
       cancels.push(clock.after(timeoutMs, expire));
     });
     this.#write(commandInput({ nonce: run.nonce, ...command }));
-    const end = await run.ended.promise;
+    let end = await run.ended.promise;
     cancel();
     this.#run = undefined;
+    if (run.interrupts.length > 0 && !("exit" in end)) {
+      await Promise.all(run.interrupts);
+      end = { exit: await this.#endIdle() };
+    }
     return "exit" in end
       ? { ...end, isOverdue, ...(this.#lastState !== undefined && { state: this.#lastState }) }
       : { ...end, isOverdue };
@@ -172,9 +179,15 @@ export class Shell {
    * there: a loop would go on. One that does not is killed.
    */
   async interrupt(signal: Signal): Promise<void> {
-    const { runtime, clock, killGraceMs } = this.#options;
     const run = this.#run;
     if (run === undefined || this.hasEnded) return;
+    const interrupted = this.#interrupt(run, signal);
+    run.interrupts.push(interrupted);
+    await interrupted;
+  }
+
+  async #interrupt(run: Run, signal: Signal): Promise<void> {
+    const { runtime, clock, killGraceMs } = this.#options;
     await this.#signal("SIGUSR1");
     for (const each of [signal, "SIGKILL"] as const) {
       await signalTree(runtime, this.pid, each, {
@@ -185,6 +198,19 @@ export class Shell {
       if (await fulfilledWithin(run.ended.promise, { clock, timeoutMs: killGraceMs })) return;
     }
     this.close();
+  }
+
+  /**
+   * Has the idle shell notice the signal that came too late for its command: it says its state and ends only when it has
+   * read something, which would be the next command.
+   */
+  async #endIdle(): Promise<Exit> {
+    const { clock, shellTimeoutMs } = this.#options;
+    this.#write(Buffer.from("\\builtin :\n"));
+    const cancel = clock.after(shellTimeoutMs, () => this.close());
+    const exit = await this.ended;
+    cancel();
+    return exit;
   }
 
   /** Ends the shell, and what it left in its process group. */

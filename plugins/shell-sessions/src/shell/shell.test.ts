@@ -1,0 +1,48 @@
+import assert from "node:assert/strict";
+import { it } from "node:test";
+import { setTimeout as delay } from "node:timers/promises";
+import { systemClock } from "@coppice/core";
+import type { Command, Process, Sandbox } from "@coppice/core/backend";
+import { startTestServer } from "@coppice/core/testing";
+import localProcess from "@coppice/plugin-local-process";
+import { Shell } from "./shell.js";
+
+it("a signal of a time-out that comes after the end of its command does not reach the next one", async () => {
+  await using server = await startTestServer({ plugins: [[localProcess, {}]] });
+  const { runtime } = await server.sandboxes.create({ template: "base", timeoutMs: 60_000, secure: false });
+  const { name } = await runtime.user();
+  const slow: Sandbox = Object.create(runtime, {
+    spawn: {
+      value: async (command: Command): Promise<Process> => {
+        const process = await runtime.spawn(command);
+        const kill = process.kill.bind(process);
+        return Object.assign(process, {
+          kill: async (...args: Parameters<Process["kill"]>) => {
+            if (args[0] === "SIGUSR1") await delay(400);
+            await kill(...args);
+          },
+        });
+      },
+    },
+  });
+  const start = () =>
+    Shell.start({
+      runtime: slow,
+      env: { PATH: process.env["PATH"] ?? "" },
+      user: name,
+      clock: systemClock,
+      shellTimeoutMs: 5_000,
+      killGraceMs: 1_000,
+    });
+  const onOutput = () => Promise.resolve();
+  const shell = await start();
+  const overdue = await shell.run({ command: "kept=1; sleep 0.2", timeoutMs: 100, onOutput });
+  assert.deepEqual([overdue.isOverdue, overdue.status], [true, undefined]);
+  assert.equal((await shell.ended).code, 0);
+  const next = await start();
+  const { state = Buffer.alloc(0) } = overdue as { readonly state?: Buffer };
+  assert.match(state.toString(), /kept="?1/);
+  await next.run({ command: state, onOutput });
+  assert.equal((await next.run({ command: "[ $kept = 1 ]", onOutput })).status, 0);
+  next.close();
+});
