@@ -54,12 +54,16 @@ describe("large output of commands", { timeout: 120_000 }, () => {
   });
 
   it("is cut when the server has no room for it", async () => {
-    const command = `${COMMAND}; until [ -e "$HOME/go" ]; do sleep 0.05; done`;
-    const first = execute({ command, sessionId: "first" });
-    let answer: Record<string, unknown> = {};
-    while (answer["truncated"] !== true) answer = await execute({ sessionId: "second" });
-    await execute({ command: 'touch "$HOME/go"', sessionId: "second" });
-    for (const { exitCode, stdout } of [answer, await first]) {
+    // Each holds its output until both have written theirs.
+    const running = ["first", "second"].map((sessionId) => {
+      const command = `${COMMAND}; touch "$HOME/${sessionId}"; until [ -e "$HOME/go" ]; do sleep 0.05; done`;
+      return execute({ command, sessionId });
+    });
+    const both = 'until [ -e "$HOME/first" ] && [ -e "$HOME/second" ]; do sleep 0.05; done; touch "$HOME/go"';
+    await execute({ command: both, sessionId: "third" });
+    const answers = await Promise.all(running);
+    assert.ok(answers.some(({ truncated }) => truncated === true));
+    for (const { exitCode, stdout } of answers) {
       const text = String(stdout).replace(/\uFFFD$/, "");
       assert.ok(exitCode === 0 && text.length > 500_000 && EXPECTED_TEXT.startsWith(text));
     }
