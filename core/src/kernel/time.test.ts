@@ -2,6 +2,7 @@ import assert from "node:assert/strict";
 import { getEventListeners } from "node:events";
 import { describe, it } from "node:test";
 import { setImmediate } from "node:timers/promises";
+import { queryObjects } from "node:v8";
 import type { Clock } from "./clock.js";
 import { abortAfter, fulfilledWithin, sleep, unlessAborted, within } from "./time.js";
 
@@ -87,6 +88,26 @@ describe("waiting", () => {
     giving.abort(reason);
     await aborted;
     assert.deepEqual([clock.armed.size, getEventListeners(giving.signal, "abort")], [0, []]);
+  });
+
+  it("for the same promise again and again leaves nothing with it", async () => {
+    const clock = new StoppedClock();
+    const { promise, reject } = Promise.withResolvers<void>();
+    const wait = async (): Promise<void> => {
+      const isFulfilled = fulfilledWithin(promise, { clock, timeoutMs: 10 });
+      clock.runOut();
+      assert.equal(await isFulfilled, false);
+    };
+    await wait();
+    const before = Number(queryObjects(Promise));
+    for (let round = 0; round < 1_000; round++) await wait();
+    const left = Number(queryObjects(Promise)) - before;
+    assert.ok(left < 100, `${left} promises are left`);
+    const waiting = assert.rejects(fulfilledWithin(promise, { clock, timeoutMs: 10 }), reason);
+    reject(reason);
+    await waiting;
+    await assert.rejects(fulfilledWithin(promise, { clock, timeoutMs: 10 }), reason);
+    assert.equal(clock.armed.size, 0);
   });
 
   it("is cut by a controller that aborts late, unless what it limits is over", () => {

@@ -64,18 +64,47 @@ export async function unlessAborted<T>(signal: AbortSignal, run: () => T | Promi
   }
 }
 
-/** Returns true when the promise is fulfilled within that time, false when the time is over first. */
+/**
+ * Returns true when the promise is fulfilled within that time, false when the time is over first. It may be called again
+ * and again for the same promise. @throws what the promise is rejected with.
+ */
 export async function fulfilledWithin(
   promise: Promise<unknown>,
   { clock, timeoutMs }: TimeLimit,
 ): Promise<boolean> {
-  const { promise: late, resolve } = Promise.withResolvers<false>();
-  const disarm = clock.after(timeoutMs, () => resolve(false));
-  try {
-    return await Promise.race([promise.then(() => true), late]);
-  } finally {
+  const outcome = outcomeOf(promise);
+  if (!outcome.isSettled) {
+    const { promise: over, resolve } = Promise.withResolvers<void>();
+    const disarm = clock.after(timeoutMs, resolve);
+    outcome.waiting.add(resolve);
+    await over;
+    outcome.waiting.delete(resolve);
     disarm();
   }
+  if (!outcome.isSettled) return false;
+  await promise;
+  return true;
+}
+
+interface Outcome {
+  isSettled: boolean;
+  readonly waiting: Set<() => void>;
+}
+
+/** One for all waits for a promise: a promise keeps its reactions until it is settled, and they would pile up. */
+const outcomes = new WeakMap<Promise<unknown>, Outcome>();
+
+function outcomeOf(promise: Promise<unknown>): Outcome {
+  const known = outcomes.get(promise);
+  if (known !== undefined) return known;
+  const outcome: Outcome = { isSettled: false, waiting: new Set() };
+  const settle = (): void => {
+    outcome.isSettled = true;
+    for (const wake of outcome.waiting) wake();
+  };
+  promise.then(settle, settle);
+  outcomes.set(promise, outcome);
+  return outcome;
 }
 
 /** Aborts a controller when the time is over, unless what this returns is disposed of first. */

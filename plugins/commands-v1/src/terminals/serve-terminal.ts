@@ -1,4 +1,4 @@
-import { type Clock, type Logger, SandboxError } from "@coppice/core";
+import { type Clock, type Logger, SandboxError, unlessAborted } from "@coppice/core";
 import type { Commands, StartedCommand } from "@coppice/plugin-commands";
 import { WebSocket } from "ws";
 import { exitCodeOf } from "../commands/command-body.js";
@@ -54,7 +54,8 @@ async function sendOutput(
   socket: WebSocket,
   { terminal, logs, growth, from }: ServeTerminalOptions,
 ): Promise<boolean> {
-  const left = new Promise<void>((resolve) => socket.once("close", () => resolve()));
+  const left = new AbortController();
+  socket.once("close", () => left.abort());
   using watched = growth.watch(terminal);
   for (let cursor = from; socket.readyState === WebSocket.OPEN;) {
     const grown = watched.grown();
@@ -66,7 +67,8 @@ async function sendOutput(
       cursor = nextCursor;
       await send(socket, outputFrame(Buffer.concat(pieces.map(({ data }) => data))));
     } else if (command.phase !== "running") return true;
-    else await Promise.race([grown, left]);
+    // Not by a race with a promise of the close: it would keep the reactions of all waits.
+    else await unlessAborted(left.signal, () => grown).catch(() => undefined);
   }
   return false;
 }

@@ -65,8 +65,16 @@ export class ZmtpChannel {
     this.#closed.throwIfAborted();
     let isFull = false;
     for (const piece of zmtpMessage(frames)) isFull = !stream.write(piece);
-    // Lost with the connection, as it would be a moment later.
-    if (isFull && !stream.destroyed) await Promise.race([once(stream, "drain"), once(stream, "close")]);
+    if (!isFull || stream.destroyed) return;
+    const waiting = new AbortController();
+    const { signal } = waiting;
+    try {
+      // Lost with the connection, as it would be a moment later.
+      await Promise.race([once(stream, "drain", { signal }), once(stream, "close", { signal })]);
+    } finally {
+      // The listeners of the one that lost.
+      waiting.abort();
+    }
   }
 
   async *#read(stream: Duplex): AsyncGenerator<readonly Buffer[], void, undefined> {

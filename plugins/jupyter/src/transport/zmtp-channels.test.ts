@@ -11,6 +11,8 @@ const READY = Buffer.from([4, 6, 5, ...Buffer.from("READY")]);
 /** The kernel's side of one channel, and channels that are connected to it. */
 async function startPeer() {
   const connections: Socket[] = [];
+  /** Our ends of them. */
+  const dialled: Socket[] = [];
   const server = createServer((socket) => {
     socket.on("error", () => undefined);
     connections.push(socket);
@@ -26,6 +28,7 @@ async function startPeer() {
       if (to === 1) throw new Error("nobody listens");
       const socket = connect(to, "127.0.0.1");
       await once(socket, "connect");
+      dialled.push(socket);
       return socket;
     },
     identity: "me",
@@ -35,6 +38,7 @@ async function startPeer() {
   return {
     channels,
     lost,
+    dialled,
     async connection(index: number): Promise<Socket> {
       while (connections.length <= index) await once(server, "connected");
       return connections[index] as Socket;
@@ -100,6 +104,23 @@ describe("channels over ZMTP", () => {
     await heard.until("PONG");
     await peer.channels.close();
     assert.equal((await next).done, true);
+  });
+
+  it("leave nothing at a connection that was full", async () => {
+    await using peer = await startPeer();
+    void peer.channels.receive("shell")[Symbol.asyncIterator]().next();
+    const socket = await peer.connection(0);
+    const heard = listen(socket);
+    socket.write(zmtpGreeting());
+    socket.write(READY);
+    const counts: number[] = [];
+    for (let round = 0; round < 20; round++) {
+      await peer.channels.send("shell", [Buffer.alloc(900_000, "x")]);
+      const events = ["drain", "close", "error"] as const;
+      counts.push(...events.map((event) => peer.dialled[0]?.listenerCount(event) ?? 0));
+    }
+    await heard.until("x".repeat(900_000));
+    assert.deepEqual(counts.slice(-3), counts.slice(0, 3));
   });
 
   it("end at once when they are closed, with unsent messages", async () => {
