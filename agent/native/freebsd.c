@@ -37,23 +37,12 @@ void platform_kill_children(void) {
 
 // --- files
 
-static int root = -1;
-static bool is_confined;
-static char root_path[PATH_MAX];
-
-static bool path_of(int fd, char path[PATH_MAX]) {
+bool platform_path(int fd, char *path, size_t size) {
   static struct kinfo_file info;
   info.kf_structsize = sizeof info;
-  if (fcntl(fd, F_KINFO, &info) < 0 || info.kf_path[0] != '/') return false;
+  if (fcntl(fd, F_KINFO, &info) < 0 || info.kf_path[0] != '/' || strlen(info.kf_path) >= size) return false;
   strcpy(path, info.kf_path);
   return true;
-}
-
-int platform_open_root(const char *path) {
-  root = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
-  is_confined = strcmp(path, "/") != 0;
-  if (root >= 0 && is_confined && !path_of(root, root_path)) return -1;
-  return root;
 }
 
 static void drop_last(char *path) {
@@ -88,7 +77,7 @@ static int resolve(const char *path, bool follows, char plain[PATH_MAX]) {
     memcpy(plain + before + 1, name, length);
     plain[before + 1 + length] = 0;
     if (is_last && !follows) return 0;
-    ssize_t count = readlinkat(root, plain + 1, target, sizeof target - 1);
+    ssize_t count = readlinkat(root_directory, plain + 1, target, sizeof target - 1);
     // No link, or, at the end, a missing file.
     if (count < 0 && (errno == EINVAL || (errno == ENOENT && is_last))) continue;
     if (count < 0) return errno;
@@ -118,7 +107,7 @@ int platform_open(const char *path, int flags, mode_t mode) {
     errno = error;
     if (error != 0) return -1;
     // A directory that was replaced by a link since then leads nowhere else.
-    int fd = openat(root, plain[0] == 0 ? "." : plain + 1, flags | O_NOFOLLOW | O_RESOLVE_BENEATH, mode);
+    int fd = openat(root_directory, plain[0] == 0 ? "." : plain + 1, flags | O_NOFOLLOW | O_RESOLVE_BENEATH, mode);
     if (fd >= 0 && !is_stray(fd, flags)) return fd;
     if (fd >= 0) close(fd);
     else if (errno != ENOTCAPABLE && errno != EMLINK) return -1;
@@ -128,21 +117,6 @@ int platform_open(const char *path, int flags, mode_t mode) {
 }
 
 int platform_reopen(int fd, int flags) { return openat(fd, "", flags | O_EMPTY_PATH); }
-
-bool platform_path(int fd, char *path, size_t size) {
-  static char full[PATH_MAX];
-  struct stat status;
-  if (!path_of(fd, full) || fstat(fd, &status) < 0 || status.st_nlink == 0) return false;
-  const char *inside = full;
-  if (is_confined) {
-    size_t length = strlen(root_path);
-    if (strncmp(full, root_path, length) != 0 || (full[length] != '/' && full[length] != 0)) return false;
-    inside = full[length] == 0 ? "/" : full + length;
-  }
-  if (strlen(inside) >= size) return false;
-  strcpy(path, inside);
-  return true;
-}
 
 int platform_temporary(int directory) {
   (void)directory;

@@ -16,7 +16,6 @@
 #include <sys/fsuid.h>
 #include <sys/xattr.h>
 #include <grp.h>
-#include <limits.h>
 #include <unistd.h>
 
 #if __has_include(<linux/openat2.h>)
@@ -66,10 +65,6 @@ void platform_kill_children(void) {
 
 // --- files
 
-static int root = -1;
-static bool is_confined;
-static char root_path[PATH_MAX];
-
 /** Path through the descriptor itself, until the next call. */
 static const char *path_to(int fd) {
   static char link[32];
@@ -77,18 +72,11 @@ static const char *path_to(int fd) {
   return link;
 }
 
-static bool path_of(int fd, char *path, size_t size) {
+bool platform_path(int fd, char *path, size_t size) {
   ssize_t length = readlink(path_to(fd), path, size - 1);
   if (length <= 0 || path[0] != '/') return false;
   path[length] = 0;
   return true;
-}
-
-int platform_open_root(const char *path) {
-  root = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
-  is_confined = strcmp(path, "/") != 0;
-  if (root >= 0 && !path_of(root, root_path, sizeof root_path)) return -1;
-  return root;
 }
 
 int platform_open(const char *path, int flags, mode_t mode) {
@@ -96,7 +84,7 @@ int platform_open(const char *path, int flags, mode_t mode) {
   struct open_how how = {
       .flags = (uint64_t)(unsigned)flags, .mode = flags & O_CREAT ? mode : 0, .resolve = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS};
   for (unsigned attempt = 0;; attempt++) {
-    int fd = (int)syscall(SYS_openat2, root, path, &how, sizeof how);
+    int fd = (int)syscall(SYS_openat2, root_directory, path, &how, sizeof how);
     // During a concurrent rename the kernel cannot rule out that `..` leads out.
     if (fd >= 0 || errno != EAGAIN || attempt == OPEN_ATTEMPTS) return fd;
   }
@@ -104,22 +92,6 @@ int platform_open(const char *path, int flags, mode_t mode) {
 
 int platform_reopen(int fd, int flags) {
   return open(path_to(fd), flags);
-}
-
-bool platform_path(int fd, char *path, size_t size) {
-  static char full[PATH_MAX];
-  struct stat status;
-  if (!path_of(fd, full, sizeof full)) return false;
-  if (fstat(fd, &status) < 0 || status.st_nlink == 0) return false;
-  const char *inside = full;
-  if (is_confined) {
-    size_t length = strlen(root_path);
-    if (strncmp(full, root_path, length) != 0 || (full[length] != '/' && full[length] != 0)) return false;
-    inside = full[length] == 0 ? "/" : full + length;
-  }
-  if (strlen(inside) >= size) return false;
-  strcpy(path, inside);
-  return true;
 }
 
 int platform_temporary(int directory) {

@@ -517,7 +517,7 @@ int main(int count, char **words) {
   if (count >= 4 && strcmp(words[1], "bind") == 0) bind_and_run(words[2], words + 3);
   if (count == 3 && strcmp(words[1], "launch") == 0) {
     int fd = claim_descriptor(words[2]);
-    if (chdir("/") < 0 || platform_open_root(root) < 0) fail("the root cannot be opened");
+    if (chdir("/") < 0 || !open_root(root)) fail("the root cannot be opened");
     launch_from(fd);
   }
   if (count >= 5 && strcmp(words[1], "--root") == 0) {
@@ -536,7 +536,7 @@ int main(int count, char **words) {
   platform_close_from(fd + 1);
   raise_descriptor_limit();
   umask(0);
-  if (chdir("/") < 0 || platform_open_root(root) < 0) fail("the root cannot be opened");
+  if (chdir("/") < 0 || !open_root(root)) fail("the root cannot be opened");
   sigset_t while_waiting;
   set_up_signals(&while_waiting);
   if (is_listening) {

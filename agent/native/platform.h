@@ -24,13 +24,19 @@ void platform_close_from(int first);
 /** Sends SIGKILL to every child of this process, and to as many of their descendants as the system finds for it. */
 void platform_kill_children(void);
 
-/** Opens the `/` of file operations. @return a descriptor, or -1 with errno. */
-int platform_open_root(const char *path);
+// The `/` of file operations: files/root.c.
+extern int root_directory;
+/** Whether it is another than that of the system. */
+extern bool is_confined;
+bool open_root(const char *path);
+/** Path of a descriptor below the root. @return false when it has none. */
+bool path_below_root(int fd, char *path, size_t size);
+
 /** Opens an absolute path within the root, and never through links of /proc to files of processes. */
 int platform_open(const char *path, int flags, mode_t mode);
 /** Reopens the file of any descriptor for reading or writing. */
 int platform_reopen(int fd, int flags);
-/** Path of a descriptor below the root. @return false when it has none. */
+/** Path of a descriptor below the root of the system. @return false when it has none. */
 bool platform_path(int fd, char *path, size_t size);
 /** Opens an unnamed file in a directory. @return -1 with errno where this is not supported. */
 int platform_temporary(int directory);

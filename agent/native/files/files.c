@@ -41,7 +41,7 @@ void put_info(struct writer *writer, int fd, const struct stat *status, const ch
     int followed = platform_open(path, O_PATH | O_CLOEXEC, 0);
     bool is_there = followed >= 0 && fstat(followed, &aim) == 0;
     if (!is_there) aim.st_mode = 0;
-    if (!is_there || !platform_path(followed, target, sizeof target)) snprintf(target, sizeof target, "%s", path);
+    if (!is_there || !path_below_root(followed, target, sizeof target)) snprintf(target, sizeof target, "%s", path);
     if (followed >= 0) close(followed);
   }
   put_u8(writer, kind_of(aim.st_mode));
