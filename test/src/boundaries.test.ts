@@ -149,7 +149,7 @@ const ROOMS: Readonly<Record<string, readonly string[]>> = {
   "plugins/linux-namespaces/src": ["launcher", "limits", "templates", "storage", "network"],
   "plugins/local-process/src": ["files", "processes", "directories"],
   "plugins/sandbox-api/src": ["volumes", "bodies", "sandboxes", "snapshots"],
-  "plugins/templates/src": ["model", "store", "uploads", "catalog", "queue", "startup", "api"],
+  "plugins/templates/src": ["model", "store", "uploads", "catalog", "queue", "recipes", "startup", "api"],
   "test/src/bench": ["kit", "benchmarks", "report"],
   "test/src/harness": ["host", "clients", "freebsd", "server"],
 };
@@ -348,7 +348,7 @@ describe("the packages of the project", () => {
       "pino": /^core\/src\//,
       "prom-client": /^(core|plugins\/[^/]+)\/src\//,
       "ws": /^(core|plugins\/[^/]+|test)\/src\//,
-      "yaml": /^(core|test|plugins\/jail-freebsd)\/src\//,
+      "yaml": /^(core|test|plugins\/(jail-freebsd|templates))\/src\//,
       "zod": /^(core|plugins\/[^/]+)\/src\//,
     };
     const all = (await Promise.all((await packages()).map(({ folder }) => importsOf(folder)))).flat();

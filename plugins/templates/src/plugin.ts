@@ -9,6 +9,8 @@ import {
   Sandboxes,
   Snapshots,
   Startups,
+  type SandboxBackend,
+  type TemplateFacts,
   Templates,
 } from "@coppice/core";
 import { Commands } from "@coppice/plugin-commands";
@@ -25,6 +27,8 @@ import type { Builder } from "./model/builder.js";
 import { BuildQueue } from "./queue/build-queue.js";
 import { housekeeping } from "./queue/housekeeping.js";
 import { templatesMetrics } from "./queue/templates-metrics.js";
+import { readRecipes } from "./recipes/recipe.js";
+import { RecipeBuilds } from "./recipes/recipe-builds.js";
 import { StartCommands } from "./startup/start-commands.js";
 import { ImageKeeper } from "./store/image-keeper.js";
 import { TemplatesStore } from "./store/templates-store.js";
@@ -38,6 +42,12 @@ export interface BuilderServices {
   readonly backends: Backends;
   readonly clock: Clock;
   readonly log: Logger;
+}
+
+const MEBIBYTE = 2 ** 20;
+
+function backendOf({ backend }: TemplateFacts, backends: Backends): SandboxBackend {
+  return backend === undefined ? backends.default() : backends.get(backend);
 }
 
 /**
@@ -57,7 +67,7 @@ export function templatesPlugin(makeBuilder: (services: BuilderServices) => Buil
       templates: Templates,
     },
     uses: { commands: Commands },
-    setup(context, { backends, clock, sandboxes, snapshots, startups, templates, commands }) {
+    async setup(context, { backends, clock, sandboxes, snapshots, startups, templates, commands }) {
       const { config, log } = context;
       const file = openedAtStart(() => new TemplatesStore(context.dataDir()));
       const store = file.get;
@@ -98,6 +108,26 @@ export function templatesPlugin(makeBuilder: (services: BuilderServices) => Buil
       context.onStop(() => keeping.stop());
 
       templates.add(new BuiltTemplates(catalog, store));
+      const recipes = new RecipeBuilds({
+        recipes: await readRecipes(config.recipes, templates),
+        store,
+        catalog,
+        queue,
+        backendOf: (name) => backendOf(templates.find(name), backends),
+        limitsOf: (name) => templates.find(name).limits,
+        buildLimits: {
+          cpuCount: config.defaultCpuCount,
+          memoryMiB: Math.ceil(config.defaultMemory / MEBIBYTE),
+          diskMiB: undefined,
+        },
+        retryMs: config.recipeRetry,
+        clock,
+        log,
+      });
+      templates.add({ all: () => [], find: () => undefined, buildOf: (name) => recipes.buildOf(name) });
+      context.onStart(() => recipes.start());
+      context.onStop(() => recipes.stop());
+
       startups.add(new StartCommands({ commands, settings: config, clock }));
       sandboxes.onCreated(({ record }) => {
         if (record.build !== undefined && record.snapshot === undefined)

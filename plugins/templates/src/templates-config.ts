@@ -1,9 +1,17 @@
 import { duration, size } from "@coppice/core";
 import { z } from "zod";
+import { recipeSettings } from "./model/recipe-settings.js";
 
 const count = () => z.int().positive();
 
 export const templatesConfig = z.strictObject({
+  recipes: z
+    .record(z.string(), z.union([z.string().min(1), recipeSettings]))
+    .default({})
+    .describe(
+      "How templates of `sandboxes.templates` are made, by name: a recipe, or the path of a YAML file with one. Built in the background; until then, and for templates without a recipe, sandboxes have what their backend has by that name.",
+    ),
+  recipeRetry: duration("10m").describe("Time after which a failed build of a recipe is tried again."),
   backend: z
     .string()
     .optional()

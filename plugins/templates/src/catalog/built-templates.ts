@@ -30,7 +30,8 @@ export class BuiltTemplates implements TemplateSource {
   }
 }
 
-function factsOf(
+/** What a sandbox of a template begins with. */
+export function factsOf(
   { id: name, alias, namespace }: TemplateRecord,
   build: ReadyBuild["build"] | undefined,
 ): TemplateFacts {

@@ -3,6 +3,7 @@ import { Semaphore } from "@coppice/core/backend";
 import type { Catalog } from "../catalog/catalog.js";
 import { BuildFailure } from "../model/build-failure.js";
 import type { BuildReason, BuildRecord } from "../model/build-record.js";
+import type { BuildLog } from "../model/build-log.js";
 import type { BuildRequest } from "../model/build-request.js";
 import type { BuildResult } from "../model/build-context.js";
 import type { Builder } from "../model/builder.js";
@@ -53,9 +54,10 @@ export class BuildQueue {
 
   /**
    * Starts a waiting build. Others of its template that run and have one of its tags are cancelled.
+   * @param onEntry sees every line of its log.
    * @throws SandboxError build_not_waiting, server_stopping
    */
-  start(request: BuildRequest): void {
+  start(request: BuildRequest, onEntry?: BuildLog): void {
     const { store, clock, settings } = this.#options;
     const { buildId } = request;
     if (this.#isStopped) throw new SandboxError("server_stopping", "the server is stopping");
@@ -64,12 +66,17 @@ export class BuildQueue {
     for (const rival of store().builds.rivals(buildId)) if (rival.state === "building") this.cancel(rival);
     const log = new BuildLogWriter({ buildId, logs: () => store().logs, maxLog: settings.maxLog, clock });
     const aborting = new AbortController();
-    const done = this.#run(request, log, aborting)
+    const done = this.#run(request, { log, aborting, onEntry })
       .then(() => this.#tidy(request))
       .catch((error: unknown) =>
         this.#options.log.error({ build: buildId, err: error }, "a build was not recorded"),
       );
     this.#running.set(buildId, { log, aborting, done });
+  }
+
+  /** Resolves when a build has ended, at once for one that is not running. */
+  async ended(buildId: string): Promise<void> {
+    await this.#running.get(buildId)?.done;
   }
 
   /** Writes the entries of a running build that wait. */
@@ -94,7 +101,14 @@ export class BuildQueue {
     await Promise.all(running.map(([, { done }]) => done));
   }
 
-  async #run(request: BuildRequest, log: BuildLogWriter, aborting: AbortController): Promise<void> {
+  async #run(
+    request: BuildRequest,
+    {
+      log,
+      aborting,
+      onEntry,
+    }: Pick<RunningBuild, "log" | "aborting"> & { readonly onEntry: BuildLog | undefined },
+  ): Promise<void> {
     const { settings, clock, metrics } = this.#options;
     const { buildTimeout: timeoutMs } = settings;
     const { signal } = aborting;
@@ -104,7 +118,7 @@ export class BuildQueue {
     try {
       isEnded = await this.#turns.run(async () => {
         using _limit = abortAfter(aborting, { clock, timeoutMs, overdue });
-        return await this.#build(request, log, signal);
+        return await this.#build(request, log, { signal, onEntry });
       }, signal);
       if (isEnded) metrics.ended("ready", clock.now() - beganAtMs);
     } catch (error) {
@@ -117,13 +131,20 @@ export class BuildQueue {
   }
 
   /** @returns false when the build had ended before. */
-  async #build(request: BuildRequest, log: BuildLogWriter, signal: AbortSignal): Promise<boolean> {
+  async #build(
+    request: BuildRequest,
+    log: BuildLogWriter,
+    { signal, onEntry }: { readonly signal: AbortSignal; readonly onEntry: BuildLog | undefined },
+  ): Promise<boolean> {
     const { builder, catalog, keeper, uploads } = this.#options;
     const { tenant, backend } = request;
     using layers = keeper.layersOf(tenant, backend);
     const result = await builder.build(request, {
       signal,
-      log: (entry) => log.add(entry),
+      log(entry) {
+        log.add(entry);
+        onEntry?.(entry);
+      },
       layers,
       findTemplate: (reference) => {
         const source = catalog.source(parseTemplateReference(reference), tenant);

@@ -1,14 +1,19 @@
+import { Readable } from "node:stream";
 import { definePlugin, type Scope } from "@coppice/core";
 import {
   memoryBackend,
   type MemoryBackendOptions,
   type MemoryBackendPlugin,
+  type MemoryFiles,
   startTestServer,
   type TestServer,
   type TestServerOptions,
 } from "@coppice/core/testing";
 import commands from "@coppice/plugin-commands";
 import sandboxApi from "@coppice/plugin-sandbox-api";
+import type { BuildResult } from "../model/build-context.js";
+import type { BuildRequest } from "../model/build-request.js";
+import type { BuildSurroundings } from "../model/builder.js";
 import { templatesPlugin } from "../plugin.js";
 import { ScriptedBuilder } from "./scripted-builder.js";
 
@@ -17,6 +22,12 @@ export interface TemplatesServerOptions extends TestServerOptions {
   readonly settings?: Readonly<Record<string, unknown>>;
   /** Of the backend. */
   readonly memory?: MemoryBackendOptions;
+  /** What the builder does, from the start of the server on; `make` is what it does otherwise. */
+  readonly script?: (
+    request: BuildRequest,
+    surroundings: BuildSurroundings,
+    make: () => Promise<BuildResult>,
+  ) => BuildResult | Promise<BuildResult>;
   /** Backend of an earlier server, with its images and sandboxes. */
   readonly backend?: MemoryBackendPlugin;
 }
@@ -90,8 +101,14 @@ const tenants = definePlugin({
 
 /** A server whose templates are built by a script. */
 export async function templatesServer(options: TemplatesServerOptions = {}): Promise<TemplatesServer> {
-  const backend = options.backend ?? withImages(memoryBackend({ snapshots: {}, ...options.memory }));
+  const backend =
+    options.backend ?? memoryBackend({ snapshots: {}, images: { onUnpack: writeFour }, ...options.memory });
   const builder = new ScriptedBuilder(backend.backend);
+  const { script } = options;
+  if (script !== undefined) {
+    builder.script = (request, surroundings) =>
+      script(request, surroundings, () => builder.make(request, surroundings));
+  }
   const server = await startTestServer({
     ...options,
     plugins: [
@@ -140,16 +157,9 @@ export async function templatesServer(options: TemplatesServerOptions = {}): Pro
   };
 }
 
-function withImages(plugin: MemoryBackendPlugin): MemoryBackendPlugin {
-  const made = new Set<string>();
-  const images = {
-    unpack: async (id: string) => void made.add(id),
-    list: async () => [...made],
-    remove: async (id: string) => void made.delete(id),
-    usage: async () => 4,
-  };
-  Object.assign(plugin.backend, { images });
-  return plugin;
+/** Gives an image its 4 bytes. */
+async function writeFour(_id: string, _source: unknown, files: MemoryFiles): Promise<void> {
+  await files.write("/four", Readable.from([Buffer.from("four")]));
 }
 
 function parsed(text: string): unknown {

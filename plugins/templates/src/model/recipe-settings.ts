@@ -1,0 +1,31 @@
+import { z } from "zod";
+
+const line = z.string().min(1);
+
+const base = z.union([
+  z.strictObject({ image: line.describe("Reference of an OCI image, `docker.io/library/debian:12`") }),
+  z.strictObject({
+    debian: z
+      .strictObject({
+        suite: z.string().regex(/^[a-z][a-z0-9-]*$/, "expected a suite of Debian, such as trixie"),
+        packages: z
+          .array(z.string().regex(/^[a-z0-9][a-z0-9+.-]+$/, "expected the name of a Debian package"))
+          .default([]),
+      })
+      .describe("A root of Debian packages, made by mmdebstrap"),
+  }),
+  z.strictObject({ template: line.describe("Another template") }),
+]);
+
+/** How a template of the configuration is made. */
+export const recipeSettings = z.strictObject({
+  from: base.describe("What it starts from"),
+  steps: z
+    .string()
+    .default("")
+    .describe("Instructions of a Dockerfile without FROM: RUN, ENV, ARG, USER, WORKDIR"),
+  start: line.optional().describe("Command that runs in every sandbox, for `bash -l -c`"),
+  ready: line.optional().describe("Command that ends with 0 when the sandbox is ready"),
+});
+
+export type RecipeSettings = z.infer<typeof recipeSettings>;

@@ -1,0 +1,74 @@
+import { createHash } from "node:crypto";
+import { readFile } from "node:fs/promises";
+import { messageOf, type Templates } from "@coppice/core";
+import { parse } from "yaml";
+import { z } from "zod";
+import type { BuildBase, BuildStep } from "../model/build-request.js";
+import { type RecipeSettings, recipeSettings } from "../model/recipe-settings.js";
+import { parseDockerfile } from "./dockerfile.js";
+
+/** Counts changes of what a recipe is built to. */
+const VERSION = 1;
+
+export interface Recipe {
+  readonly base: BuildBase;
+  readonly steps: readonly BuildStep[];
+  readonly startCommand: string | undefined;
+  readonly readyCommand: string | undefined;
+  /** Of all that it says, in hexadecimal digits: equal recipes build equal templates. */
+  readonly digest: string;
+}
+
+/**
+ * Reads all recipes of the configuration.
+ * @throws Error that names the recipe, also for one of no template.
+ */
+export async function readRecipes(
+  settings: Readonly<Record<string, string | RecipeSettings>>,
+  templates: Pick<Templates, "all">,
+): Promise<ReadonlyMap<string, Recipe>> {
+  const known = new Set(templates.all().map(({ name }) => name));
+  const recipes = new Map<string, Recipe>();
+  for (const [name, setting] of Object.entries(settings)) {
+    if (!known.has(name))
+      throw new Error(`recipes.${name}: sandboxes.templates has no template of that name`);
+    try {
+      recipes.set(name, await readRecipe(setting));
+    } catch (error) {
+      throw new Error(`recipes.${name}: ${messageOf(error)}`, { cause: error });
+    }
+  }
+  return recipes;
+}
+
+/** @param setting a recipe, or the path of a YAML file with one. @throws Error with the place of a mistake. */
+export async function readRecipe(setting: string | RecipeSettings): Promise<Recipe> {
+  const settings = typeof setting === "string" ? await readSettings(setting) : setting;
+  const { from, steps: text, start, ready } = settings;
+  const { image, steps, startCommand } = parseDockerfile(text);
+  if (image !== undefined) throw new Error("FROM: the recipe itself says what it starts from");
+  return {
+    base: baseOf(from),
+    steps,
+    startCommand: start ?? startCommand,
+    readyCommand: ready,
+    digest: createHash("sha256")
+      .update(JSON.stringify([VERSION, settings]))
+      .digest("hex"),
+  };
+}
+
+async function readSettings(path: string): Promise<RecipeSettings> {
+  try {
+    return recipeSettings.parse(parse(await readFile(path, "utf8")));
+  } catch (error) {
+    const reason = error instanceof z.ZodError ? z.prettifyError(error) : messageOf(error);
+    throw new Error(`${path}: ${reason}`, { cause: error });
+  }
+}
+
+function baseOf(from: RecipeSettings["from"]): BuildBase {
+  if ("image" in from) return { kind: "image", reference: from.image, credentials: undefined };
+  if ("debian" in from) return { kind: "debian", ...from.debian };
+  return { kind: "template", reference: from.template };
+}
