@@ -1,4 +1,5 @@
 // Parts of FreeBSD's open(2), fcntl(2) and chmod(2) that differ on Linux, implemented in files.c.
+// Source: sys/kern/vfs_lookup.c (namei) and kern_descrip.c (kern_fcntl). Not here: other flags and commands.
 #ifndef COPPICE_TESTING_FCNTL_H
 #define COPPICE_TESTING_FCNTL_H
 

@@ -1,4 +1,4 @@
-// setlogin(2), implemented in processes.c.
+// setlogin(2), implemented in processes.c. Source: sys/kern/kern_prot.c (sys_setlogin).
 #ifndef COPPICE_TESTING_UNISTD_H
 #define COPPICE_TESTING_UNISTD_H
 

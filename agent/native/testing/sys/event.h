@@ -1,4 +1,5 @@
 // kqueue(2) as the agent uses it: EVFILT_VNODE with EV_ADD and EV_CLEAR. Implemented in kqueue.c with inotify(7).
+// Source: sys/kern/vfs_subr.c (filt_vfsvnode). Not here: other filters and flags.
 #ifndef COPPICE_TESTING_EVENT_H
 #define COPPICE_TESTING_EVENT_H
 

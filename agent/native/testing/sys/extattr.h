@@ -1,4 +1,4 @@
-// extattr(2) in the user name space.
+// extattr(2) in the user name space. Source: sys/kern/vfs_extattr.c. Not here: other name spaces, files by their paths.
 #ifndef COPPICE_TESTING_EXTATTR_H
 #define COPPICE_TESTING_EXTATTR_H
 

@@ -1,4 +1,4 @@
-// Type of a file system.
+// Type of a file system. Source: lib/libc/gen/getvfsbyname.c.
 #ifndef COPPICE_TESTING_MOUNT_H
 #define COPPICE_TESTING_MOUNT_H
 

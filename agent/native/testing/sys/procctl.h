@@ -1,4 +1,5 @@
-// procctl(2) as the agent uses it, implemented in processes.c.
+// procctl(2) as the agent uses it, implemented in processes.c. Source: sys/kern/kern_procctl.c (reap_kill). Not here: the
+// reapers below this one, and other commands.
 #ifndef COPPICE_TESTING_PROCCTL_H
 #define COPPICE_TESTING_PROCCTL_H
 
