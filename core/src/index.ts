@@ -45,6 +45,7 @@ export { sandboxesOf, tenantOf } from "./http/surfaces/tenant-of.js";
 export type { ErrorBody, RouterOptions, ServedRoute } from "./http/surfaces/surface.js";
 export * from "./sandbox/model/admissions.js";
 export type { NetworkPolicy } from "./sandbox/contract/egress-rules.js";
+export { TargetGuard } from "./sandbox/contract/target-guard.js";
 export * from "./sandbox/templates/templates.js";
 export type * from "./sandbox/model/template-build.js";
 export type { HttpProbe, ReadinessProbe, ShellProbe, TcpProbe } from "./sandbox/model/readiness-probe.js";

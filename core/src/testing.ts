@@ -9,6 +9,8 @@ export type { Program, ScriptedProcess } from "./testing/memory-process.js";
 export * from "./testing/seeded-random.js";
 export * from "./testing/tar-archive.js";
 export * from "./testing/image-layout.js";
+export * from "./testing/test-registry.js";
+export * from "./testing/small-root.js";
 export * from "./testing/conform.js";
 export * from "./testing/conformance/kit/conformance-case.js";
 export * from "./testing/conformance/conformance-cases.js";

@@ -33,6 +33,8 @@ export interface ImageLayoutOptions {
   readonly reference?: string;
   /** Configuration of its programs, such as `Env`. */
   readonly config?: object;
+  /** As OCI names it; that of this machine when absent. */
+  readonly architecture?: string;
   /** Changes the manifest before it is written. */
   readonly change?: (manifest: ImageManifest) => unknown;
 }
@@ -42,6 +44,7 @@ const TYPES = "application/vnd.oci.image";
 /** Writes an OCI image layout, also one that no program would write. @param directory is made when it is missing. */
 export async function writeImageLayout(directory: string, options: ImageLayoutOptions): Promise<void> {
   const { change = (manifest) => manifest, config = {}, reference = "image" } = options;
+  const { architecture = process.arch === "x64" ? "amd64" : process.arch } = options;
   const blobs = join(directory, "blobs/sha256");
   await mkdir(blobs, { recursive: true });
   const write = async (blob: Buffer, mediaType: string): Promise<BlobDescriptor> => {
@@ -53,7 +56,7 @@ export async function writeImageLayout(directory: string, options: ImageLayoutOp
     write(Buffer.from(JSON.stringify(value)), mediaType);
   const layers = options.layers.map((layer) => ("blob" in layer ? layer : compressed(tarArchive(layer))));
   const settings = {
-    architecture: "amd64",
+    architecture,
     os: "linux",
     config,
     rootfs: { type: "layers", diff_ids: layers.map(({ archive }) => `sha256:${sha256(archive)}`) },

@@ -1,10 +1,9 @@
-import { Clock, definePlugin, openedAtStart, SandboxEvents } from "@coppice/core";
+import { Clock, definePlugin, openedAtStart, SandboxEvents, TargetGuard } from "@coppice/core";
 import { Deliverer } from "./webhooks/deliverer.js";
 import { mountEvents } from "./event-routes.js";
 import { eventsConfig } from "./events-config.js";
 import { eventsMetrics } from "./webhooks/events-metrics.js";
 import { EventsStore } from "./store/events-store.js";
-import { TargetGuard } from "./webhooks/target-guard.js";
 import { mountWebhooks } from "./webhooks/webhook-routes.js";
 import { Webhooks } from "./webhooks/webhooks.js";
 

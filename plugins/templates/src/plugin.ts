@@ -3,9 +3,9 @@ import {
   Backends,
   Clock,
   definePlugin,
-  type Logger,
   openedAtStart,
   type Plugin,
+  type PluginContext,
   Sandboxes,
   Snapshots,
   Startups,
@@ -19,10 +19,13 @@ import { mountBuilds } from "./api/build-routes.js";
 import { mountTags } from "./api/tag-routes.js";
 import { mountTemplates } from "./api/template-routes.js";
 import { mountUploadLinks, mountUploads, uploadGuard } from "./api/upload-routes.js";
+import { ImageBuilder } from "./builds/image-builder.js";
 import { BuildRequests } from "./catalog/build-requests.js";
 import { BuiltTemplates } from "./catalog/built-templates.js";
 import { Catalog } from "./catalog/catalog.js";
-import { BuildFailure } from "./model/build-failure.js";
+import { diagnoseSkopeo } from "./images/diagnose-skopeo.js";
+import { HostPrograms } from "./images/host-programs.js";
+import { ImagePuller } from "./images/image-puller.js";
 import type { Builder } from "./model/builder.js";
 import { BuildQueue } from "./queue/build-queue.js";
 import { housekeeping } from "./queue/housekeeping.js";
@@ -38,10 +41,9 @@ import { UploadTickets } from "./uploads/upload-tickets.js";
 
 /** What a builder can use. */
 export interface BuilderServices {
-  readonly config: TemplatesConfig;
+  readonly context: PluginContext<TemplatesConfig>;
   readonly backends: Backends;
   readonly clock: Clock;
-  readonly log: Logger;
 }
 
 const MEBIBYTE = 2 ** 20;
@@ -92,7 +94,7 @@ export function templatesPlugin(makeBuilder: (services: BuilderServices) => Buil
       const catalog = new Catalog(store);
       const metrics = templatesMetrics(context.metrics, () => queue.running);
       const queue = new BuildQueue({
-        builder: makeBuilder({ config, backends, clock, log }),
+        builder: makeBuilder({ context, backends, clock }),
         store,
         catalog,
         uploads,
@@ -162,6 +164,14 @@ export function templatesPlugin(makeBuilder: (services: BuilderServices) => Buil
   });
 }
 
-export const plugin = templatesPlugin(() => ({
-  build: () => Promise.reject(new BuildFailure("this server cannot build yet", "base")),
-}));
+/** Templates that are built in sandboxes, of images that skopeo pulls. */
+export const plugin = templatesPlugin(({ context, backends, clock }) => {
+  const { config: settings, log } = context;
+  const programs = new HostPrograms();
+  context.onStop(() => programs.close());
+  const puller = new ImagePuller({ programs, settings, directory: () => join(context.dataDir(), "pulls") });
+  context.onStart(() => puller.clear());
+  const { skopeo } = settings.images;
+  context.diagnose("skopeo", ({ signal }) => diagnoseSkopeo(programs, { skopeo, signal }));
+  return new ImageBuilder({ backends, puller, settings, clock, log });
+});

@@ -4,6 +4,52 @@ import { recipeSettings } from "./model/recipe-settings.js";
 
 const count = () => z.int().positive();
 
+/** `docker.io`, `registry.example.com:5000` */
+const registry = () => z.string().regex(/^[a-z0-9.-]+(:\d+)?$/, "expected a registry, such as docker.io");
+
+const registries = z.strictObject({
+  allowed: z
+    .array(registry())
+    .optional()
+    .describe("Registries that builds may pull from; every one when absent. Docker Hub is `docker.io`."),
+  private: z
+    .array(registry())
+    .default([])
+    .describe("Registries, with their ports, that may have a private or loopback address."),
+  insecure: z.array(registry()).default([]).describe("Registries, with their ports, that speak plain HTTP."),
+  mirrors: z
+    .record(registry(), z.string().regex(/^[a-z0-9.-]+(:\d+)?(\/[a-z0-9._/-]+[a-z0-9])?$/, "expected a host"))
+    .default({})
+    .describe(
+      "Registries to ask in place of others, as `docker.io: mirror.example.com/hub`. A build with credentials asks the registry itself.",
+    ),
+});
+
+const images = z.strictObject({
+  skopeo: z
+    .string()
+    .min(1)
+    .default("skopeo")
+    .describe("Program that pulls images: a path, or a name in PATH."),
+  maxConcurrentPulls: count().default(4).describe("Images that may be pulled at one time."),
+  idleTimeout: duration("60s").describe("Silence of a registry after which a pull fails."),
+  maxDownload: size("10GiB").describe("Bytes of all layers of an image, as they are transferred."),
+  maxLayers: count().default(200).describe("Layers of an image."),
+  maxSize: size("20GiB").describe("Bytes of an unpacked image."),
+  maxEntries: count().default(1_000_000).describe("Files, directories and links of an image."),
+});
+
+const builds = z.strictObject({
+  allowInternetAccess: z.boolean().default(true).describe("Let steps of builds connect to the internet."),
+  standIns: z
+    .record(z.string(), z.string())
+    .default({ "e2bdev/base": "base" })
+    .describe("Templates of this server to start from in place of images, where there is a build of them."),
+  installTimeout: duration("10m").describe("Time for installing programs that an image lacks."),
+  readyTimeout: duration("10m").describe("Time until the ready command succeeds at the end of a build."),
+  maxCopy: size("10GiB").describe("Bytes of the files of one COPY step, unpacked."),
+});
+
 export const templatesConfig = z.strictObject({
   recipes: z
     .record(z.string(), z.union([z.string().min(1), recipeSettings]))
@@ -57,6 +103,9 @@ export const templatesConfig = z.strictObject({
   longestSleep: duration("5s").describe(
     "Longest wait for a ready command that only sleeps, where no port tells that a sandbox is ready.",
   ),
+  builds: builds.prefault({}).describe("Builds, step by step."),
+  images: images.prefault({}).describe("Images of registries that builds start from."),
+  registries: registries.prefault({}).describe("Registries of images."),
 });
 
 export type TemplatesConfig = z.infer<typeof templatesConfig>;

@@ -1,10 +1,15 @@
 import type { User } from "../contract/backend.js";
-import type { LiveSandbox } from "./live-sandbox.js";
+import type { SandboxRecord } from "./live-sandbox.js";
+
+/** What the variables of a sandbox depend on. */
+interface RecordedSandbox {
+  readonly record: Pick<SandboxRecord, "id" | "template" | "environment">;
+}
 
 const DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /** Variables of every process of a sandbox, in addition to those of its account. */
-export function sandboxEnvironment(sandbox: Pick<LiveSandbox, "record">): Record<string, string> {
+export function sandboxEnvironment(sandbox: RecordedSandbox): Record<string, string> {
   const { id, template, environment } = sandbox.record;
   return { E2B_SANDBOX: "true", E2B_SANDBOX_ID: id, E2B_TEMPLATE_ID: template, ...environment };
 }
@@ -13,7 +18,7 @@ export function sandboxEnvironment(sandbox: Pick<LiveSandbox, "record">): Record
  * The complete environment of a process: PATH, the account, the sandbox's own variables, then `extra`; later ones win.
  */
 export function processEnvironment(
-  sandbox: Pick<LiveSandbox, "record">,
+  sandbox: RecordedSandbox,
   user: User,
   extra: Readonly<Record<string, string>> = {},
 ): Record<string, string> {

@@ -4,6 +4,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { it } from "node:test";
 import type { Logger } from "@coppice/core";
+import { TargetGuard } from "@coppice/core";
 import { fakeClock } from "@coppice/core/testing";
 import { Deliverer } from "./deliverer.js";
 import type { DeliveryStore } from "../store/delivery-store.js";
@@ -11,7 +12,6 @@ import type { EventBody } from "../store/event-body.js";
 import { eventsConfig } from "../events-config.js";
 import type { EventsMetrics } from "./events-metrics.js";
 import { EventsStore } from "../store/events-store.js";
-import { TargetGuard } from "./target-guard.js";
 import { Receiver } from "../testing/receiver.js";
 
 it("deliveries that cannot be read are logged and tried again, in a timer as anywhere", async () => {

@@ -1,10 +1,9 @@
-import { type Clock, type Logger, sleep, within } from "@coppice/core";
+import { type Clock, type Logger, sleep, within, type TargetGuard } from "@coppice/core";
 import type { DeliveryStore, DueDelivery } from "../store/delivery-store.js";
 import type { EventsConfig } from "../events-config.js";
 import type { EventsMetrics } from "./events-metrics.js";
 import { post } from "./post.js";
 import { signatureHeaders } from "./signature.js";
-import type { TargetGuard } from "./target-guard.js";
 
 export interface DelivererOptions {
   readonly settings: EventsConfig["webhooks"];

@@ -1,6 +1,6 @@
 import { request as requestHttp } from "node:http";
 import { request as requestHttps } from "node:https";
-import type { TargetGuard } from "./target-guard.js";
+import type { TargetGuard } from "@coppice/core";
 
 export interface PostOptions {
   readonly url: string;

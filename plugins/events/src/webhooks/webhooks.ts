@@ -1,8 +1,7 @@
 import { randomBytes, randomUUID } from "node:crypto";
-import { type Clock, SandboxError } from "@coppice/core";
+import { type Clock, SandboxError, type TargetGuard } from "@coppice/core";
 import type { EventsConfig } from "../events-config.js";
 import type { EventsStore } from "../store/events-store.js";
-import type { TargetGuard } from "./target-guard.js";
 import type { Webhook } from "../store/webhook-store.js";
 
 export type WebhookRequest = Pick<Webhook, "name" | "url" | "types" | "isEnabled"> & {

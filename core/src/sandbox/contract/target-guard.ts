@@ -1,6 +1,7 @@
 import { lookup as resolveName } from "node:dns";
 import { type BlockList, isIP, type LookupFunction } from "node:net";
-import { addressList, NOT_PUBLIC_IPV4 } from "@coppice/core/backend";
+import { addressList } from "../../kernel/address-list.js";
+import { NOT_PUBLIC_IPV4 } from "./egress-rules.js";
 
 /** Addresses outside of the public internet: this host, its networks, and their IPv6 forms. */
 const NOT_PUBLIC: readonly string[] = [
@@ -24,7 +25,10 @@ const NOT_PUBLIC: readonly string[] = [
   "ff00::/8",
 ];
 
-/** Restricts deliveries to the public internet and to addresses that the operator allows. */
+/**
+ * Restricts requests of the server whose targets clients choose to the public internet, and to addresses that the
+ * operator allows.
+ */
 export class TargetGuard {
   readonly #notPublic = addressList(NOT_PUBLIC);
   readonly #allowed: BlockList;
@@ -39,7 +43,7 @@ export class TargetGuard {
     return this.#allowed.check(address, family) || !this.#notPublic.check(address, family);
   }
 
-  /** True for a URL's host that deliveries may connect to; names are decided by `lookup`. */
+  /** True for a URL's host that may be connected to; names are decided by `lookup`. */
   permitsHost(hostname: string): boolean {
     const address = hostname.replace(/^\[(.*)\]$/, "$1");
     return isIP(address) === 0 || this.permits(address);
@@ -52,7 +56,7 @@ export class TargetGuard {
   readonly lookup: LookupFunction = (hostname, options, callback) => {
     resolveName(hostname, { ...options, all: true }, (error, addresses) => {
       const [first] = addresses ?? [];
-      // One answer for both, so that webhooks cannot probe for names of a private network.
+      // One answer for both, so that clients cannot probe for names of a private network.
       if (error !== null || first === undefined || !addresses.every(({ address }) => this.permits(address))) {
         callback(new Error("the host has no public address"), "", 0);
       } else if (options.all === true) callback(null, addresses);

@@ -1,0 +1,117 @@
+import { SandboxError } from "@coppice/core";
+import type { WantedImage } from "../images/image-puller.js";
+import { BuildFailure } from "../model/build-failure.js";
+import type { BuildBase } from "../model/build-request.js";
+import type { SourceBuild } from "../model/builder.js";
+import { makeAccount } from "../guest/accounts.js";
+import { installPrograms } from "./base-programs.js";
+import type { BuildTools, Progress } from "./build-tools.js";
+import { baseKey, stepKey } from "./layer-key.js";
+
+/** Account of a build's first step, and of its sandboxes where no step names another. */
+export const DEFAULT_USER = "user";
+
+const userKey = (key: string): string =>
+  stepKey(key, { type: "USER", args: [DEFAULT_USER, "true"], filesHash: undefined });
+
+/** Brings a build to its first step. @throws BuildFailure, SandboxError, the signal's reason */
+export async function startFrom(base: BuildBase, tools: BuildTools): Promise<Progress> {
+  switch (base.kind) {
+    case "template":
+      return fromTemplate(findTemplate(base.reference, tools), `FROM TEMPLATE ${base.reference}`, tools);
+    case "image": {
+      const template = standIn(base.reference, tools);
+      return template === undefined
+        ? fromImage(base, tools)
+        : fromTemplate(template, `FROM ${base.reference}`, tools);
+    }
+    case "debian":
+      throw new BuildFailure("this server does not build from packages of Debian", "base");
+  }
+}
+
+function findTemplate(reference: string, { options }: BuildTools): SourceBuild {
+  const found = options.surroundings.findTemplate(reference);
+  if (found.backend === options.request.backend) return found;
+  throw new BuildFailure(`template '${reference}' is of another backend, '${found.backend}'`, "base");
+}
+
+/** The template that stands for an image, where there is a build of it. */
+function standIn(reference: string, tools: BuildTools): SourceBuild | undefined {
+  const template = tools.options.settings.builds.standIns[reference.replace(/:latest$/, "")];
+  if (template === undefined) return undefined;
+  try {
+    return findTemplate(template, tools);
+  } catch (error) {
+    const isMissing = error instanceof SandboxError && error.code === "not_found";
+    if (isMissing || error instanceof BuildFailure) return undefined;
+    throw error;
+  }
+}
+
+function fromTemplate(source: SourceBuild, text: string, tools: BuildTools): Progress {
+  const key = baseKey("template", source.buildId);
+  const { image, context, start, bytes } = source;
+  tools.announce({ prefix: "base", text, key, isCached: true });
+  tools.announce({ prefix: "base", text: `DEFAULT USER ${DEFAULT_USER}`, key: userKey(key), isCached: true });
+  return { key: userKey(key), image, context: { ...context, user: DEFAULT_USER }, start, bytes };
+}
+
+async function fromImage(wanted: WantedImage, tools: BuildTools): Promise<Progress> {
+  const { workspace, signal, options } = tools;
+  const key = baseKey("image", options.request.limits.diskMiB, wanted.reference);
+  const cached = tools.cached(userKey(key));
+  const isCached = cached !== undefined;
+  tools.announce({ prefix: "base", text: `FROM ${wanted.reference}`, key, isCached });
+  const below = cached ?? (await unpacked(wanted, tools));
+  if (!isCached) {
+    await workspace.open(below.image);
+    await provide(wanted, tools);
+  }
+  tools.announce({ prefix: "base", text: `DEFAULT USER ${DEFAULT_USER}`, key: userKey(key), isCached });
+  if (cached !== undefined) return cached;
+  await makeAccount(await workspace.sandbox(), DEFAULT_USER, { isSudoer: true, signal });
+  const made = await workspace.commit(below.bytes);
+  const context = { ...below.context, user: DEFAULT_USER };
+  return tools.keep({ ...made, key: userKey(key), context, start: undefined });
+}
+
+/** The files of an image as its registry has them. The same ones are not fetched again. */
+async function unpacked(wanted: WantedImage, tools: BuildTools): Promise<Progress> {
+  const { workspace, signal, print, options } = tools;
+  const { puller, images, settings } = options;
+  using remote = await puller.find(wanted, signal);
+  print("debug", `${wanted.reference} is ${remote.digest}`);
+  const key = baseKey("unpacked", remote.digest);
+  const known = tools.find(key);
+  if (known !== undefined) return known;
+  await using pulled = await remote.pull((line) => print("info", line));
+  print("info", "Unpacking the image");
+  const { maxSize: maxBytes, maxEntries } = settings.images;
+  const { layout, reference, environment } = pulled;
+  try {
+    const made = await workspace.unpack((image) =>
+      images.unpack(image, { layout, reference, maxBytes, maxEntries }, signal),
+    );
+    const context = { environment, user: "root", workdir: undefined };
+    return tools.keep({ ...made, key, context, start: undefined });
+  } catch (error) {
+    if (!(error instanceof SandboxError) || error.code === "internal") throw error;
+    const message = `failed to unpack image '${wanted.reference}': ${error.message}`;
+    throw new BuildFailure(message, "base", { cause: error });
+  }
+}
+
+/** Gives an image the programs that clients of sandboxes count on. */
+async function provide({ reference }: WantedImage, tools: BuildTools): Promise<void> {
+  const { workspace, signal, print, options } = tools;
+  const { builds } = options.settings;
+  const hasBash = await installPrograms(await workspace.sandbox(), {
+    signal,
+    print: (level, line) => print(level, level === "debug" ? `[base] ${line}` : line),
+    hasInternet: builds.allowInternetAccess && options.backend.offline !== true,
+    timeoutMs: builds.installTimeout,
+  });
+  if (!hasBash)
+    throw new BuildFailure(`image '${reference}' has no bash, which builds and sandboxes need`, "base");
+}

@@ -1,0 +1,91 @@
+import type { Clock, Logger } from "@coppice/core";
+import type { SandboxBackend } from "@coppice/core/backend";
+import type { ImagePuller } from "../images/image-puller.js";
+import type { LogLevel } from "../model/build-log.js";
+import type { BuildRequest } from "../model/build-request.js";
+import type { BuildSurroundings } from "../model/builder.js";
+import type { Layer } from "../model/layer.js";
+import type { TemplatesConfig } from "../templates-config.js";
+import { Workspace } from "../guest/workspace.js";
+
+export interface BuildServices {
+  readonly puller: ImagePuller;
+  readonly settings: Pick<TemplatesConfig, "builds" | "images">;
+  readonly clock: Clock;
+  readonly log: Logger;
+}
+
+export interface BuildToolsOptions extends BuildServices {
+  readonly request: BuildRequest;
+  readonly surroundings: BuildSurroundings;
+  readonly backend: SandboxBackend;
+  readonly images: NonNullable<SandboxBackend["images"]>;
+}
+
+/** Where a build has come to. */
+export type Progress = Omit<Layer, "tenant" | "backend">;
+
+/** A layer as the log has it: `[CACHED ][prefix] text [key]`. */
+export interface Announcement {
+  readonly prefix: string;
+  readonly text: string;
+  readonly key: string;
+  readonly isCached: boolean;
+}
+
+/** What the phases of one build share. */
+export class BuildTools implements AsyncDisposable {
+  readonly options: BuildToolsOptions;
+  readonly workspace: Workspace;
+  /** `base`, the number of a step, or `finalize`. */
+  step: string | undefined;
+  /** True when nothing is to come from the cache any more. */
+  isForced: boolean;
+
+  constructor(options: BuildToolsOptions) {
+    const { request, surroundings, settings } = options;
+    this.options = options;
+    this.isForced = request.force;
+    this.workspace = new Workspace({
+      ...options,
+      layers: surroundings.layers,
+      allowInternetAccess: settings.builds.allowInternetAccess,
+      signal: surroundings.signal,
+    });
+  }
+
+  get signal(): AbortSignal {
+    return this.options.surroundings.signal;
+  }
+
+  /** Writes a line into the log of the build. */
+  readonly print = (level: LogLevel, message: string): void => {
+    this.options.surroundings.log({ level, message, step: this.step });
+  };
+
+  announce({ prefix, text, key, isCached }: Announcement): void {
+    this.print("info", `${isCached ? "CACHED " : ""}[${prefix}] ${text} [${key}]`);
+  }
+
+  /** The layer of an earlier build, whether or not this one is forced. */
+  find(key: string): Progress | undefined {
+    const { request, surroundings } = this.options;
+    return surroundings.layers.find({ key, tenant: request.tenant, backend: request.backend });
+  }
+
+  /** The layer of an earlier build, unless this one is forced. */
+  cached(key: string): Progress | undefined {
+    return this.isForced ? undefined : this.find(key);
+  }
+
+  /** Keeps a layer for later builds. */
+  keep(progress: Progress): Progress {
+    const { request, surroundings } = this.options;
+    surroundings.layers.add({ ...progress, tenant: request.tenant, backend: request.backend });
+    return progress;
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.workspace[Symbol.asyncDispose]();
+  }
+}

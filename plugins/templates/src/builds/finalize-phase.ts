@@ -1,0 +1,71 @@
+import type { StartCommand } from "@coppice/core";
+import { BuildFailure } from "../model/build-failure.js";
+import { makeAccount } from "../guest/accounts.js";
+import { DEFAULT_USER } from "./base-phase.js";
+import type { BuildTools, Progress } from "./build-tools.js";
+import { commandEnvironment } from "../guest/context-command.js";
+import { failureText, runScript } from "../guest/guest-run.js";
+import { baseKey } from "./layer-key.js";
+import { runStartCommand } from "./start-command-run.js";
+
+/** Ready command of a start command without one. */
+const DEFAULT_READY = "sleep 20";
+
+/**
+ * Gives the home to its user, and lets everybody write where programs are installed. Of what is there only directories
+ * are opened: a changed file would be kept a second time, and who may write to its directory can replace it.
+ *
+ * Parameter: the user.
+ */
+const SETTLE = `
+mkdir -p "/home/$1" /usr/local /code || exit
+if command -v find > /dev/null; then
+  find "/home/$1" -xdev ! -user "$1" -exec chown -h "$1:" {} + &&
+    find /usr/local /code -xdev -type d ! -perm 777 -exec chmod 777 {} +
+else
+  chown -R -h "$1:" "/home/$1" && chmod 777 /usr/local /usr/local/* /code
+fi
+`;
+
+/** Ends a build: runs the start command once, and makes the last image. @throws as `startFrom` */
+export async function finalize(before: Progress, tools: BuildTools): Promise<Progress> {
+  const { workspace, signal, print, options } = tools;
+  const { request, settings, clock } = options;
+  const key = baseKey("finalize", before.key, request.startCommand, request.readyCommand);
+  const cached = tools.cached(key);
+  tools.announce({
+    prefix: "finalize",
+    text: "Finalizing template build",
+    key,
+    isCached: cached !== undefined,
+  });
+  if (cached !== undefined) return cached;
+  await workspace.open(before.image);
+  const sandbox = await workspace.sandbox();
+  await makeAccount(sandbox, DEFAULT_USER, { isSudoer: true, signal });
+  const settled = await runScript(sandbox, SETTLE, { args: [DEFAULT_USER], signal });
+  if (settled.exit.code !== 0) {
+    throw new BuildFailure(`configuration script failed: ${failureText(settled)}`, "finalize");
+  }
+  let start = startOf(before, tools);
+  if (start !== undefined) {
+    const ports = await runStartCommand(sandbox, start, {
+      templateId: request.templateId,
+      clock,
+      signal,
+      print,
+      readyTimeoutMs: settings.builds.readyTimeout,
+    });
+    start = start.command === "" ? undefined : { ...start, ports };
+  }
+  const made = await workspace.commit(before.bytes);
+  return tools.keep({ ...made, key, context: before.context, start });
+}
+
+/** The command of the build in its context, or that of its template in its own. An empty one stands for none. */
+function startOf({ context, start }: Progress, { options }: BuildTools): StartCommand | undefined {
+  const { startCommand: command = "", readyCommand = "" } = options.request;
+  if (command === "" && readyCommand === "") return start;
+  const ready = readyCommand === "" ? DEFAULT_READY : readyCommand;
+  return { ...context, environment: commandEnvironment(context.environment), command, ready, ports: [] };
+}

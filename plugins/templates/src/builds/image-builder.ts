@@ -1,0 +1,86 @@
+import { type Backends, SandboxError } from "@coppice/core";
+import type { BuildResult } from "../model/build-context.js";
+import { BuildFailure } from "../model/build-failure.js";
+import type { BuildRequest } from "../model/build-request.js";
+import type { Builder, BuildSurroundings } from "../model/builder.js";
+import { startFrom } from "./base-phase.js";
+import { type BuildServices, BuildTools } from "./build-tools.js";
+import { durationText } from "./duration-text.js";
+import { finalize } from "./finalize-phase.js";
+import { takeStep } from "./steps-phase.js";
+
+export interface ImageBuilderOptions extends BuildServices {
+  readonly backends: Backends;
+}
+
+const INTERNAL = "An internal error occurred. Please try again or contact support with the build ID.";
+
+/** Builds templates in sandboxes of their backend. */
+export class ImageBuilder implements Builder {
+  readonly #options: ImageBuilderOptions;
+
+  constructor(options: ImageBuilderOptions) {
+    this.#options = options;
+  }
+
+  async build(request: BuildRequest, surroundings: BuildSurroundings): Promise<BuildResult> {
+    const { clock } = this.#options;
+    const { log, signal } = surroundings;
+    const beganAtMs = clock.now();
+    log({
+      level: "info",
+      message: `Building template ${request.templateId}/${request.buildId}`,
+      step: undefined,
+    });
+    let step: string | undefined = "base";
+    try {
+      signal.throwIfAborted();
+      await using tools = this.#toolsFor(request, surroundings);
+      try {
+        const { image, context, start, bytes } = await this.#run(tools);
+        const message = `Build finished, took ${durationText(clock.now() - beganAtMs)}`;
+        log({ level: "info", message, step: undefined });
+        return { image, context, start, bytes };
+      } finally {
+        step = tools.step;
+      }
+    } catch (error) {
+      const failure = toldAs(signal.aborted ? signal.reason : error, step);
+      const reason = failure instanceof BuildFailure ? failure.message : INTERNAL;
+      log({ level: "error", message: `Build failed: ${reason}`, step });
+      throw failure;
+    }
+  }
+
+  #toolsFor(request: BuildRequest, surroundings: BuildSurroundings): BuildTools {
+    const { backends, ...services } = this.#options;
+    const backend = backends.get(request.backend);
+    const { images, name, templates } = backend;
+    if (images === undefined) {
+      const list = templates === undefined ? "" : `: ${templates.join(", ")}`;
+      throw new BuildFailure(`backend '${name}' cannot build templates; it has its own${list}`, "base");
+    }
+    return new BuildTools({ ...services, request, surroundings, backend, images });
+  }
+
+  async #run(tools: BuildTools) {
+    const { base, steps } = tools.options.request;
+    tools.step = "base";
+    let progress = await startFrom(base, tools);
+    for (const [at, step] of steps.entries()) {
+      tools.signal.throwIfAborted();
+      tools.step = String(at + 1);
+      progress = await takeStep(progress, { step, number: at + 1 }, tools);
+    }
+    tools.step = "finalize";
+    return finalize(progress, tools);
+  }
+}
+
+/** A failure with the step that it happened in. What a backend says is for the client, unless it is its own fault. */
+function toldAs(error: unknown, step: string | undefined): unknown {
+  if (error instanceof BuildFailure && error.step !== undefined) return error;
+  const isTold =
+    error instanceof BuildFailure || (error instanceof SandboxError && error.code !== "internal");
+  return isTold ? new BuildFailure(error.message, step, { cause: error }) : error;
+}

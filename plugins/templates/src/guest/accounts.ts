@@ -1,0 +1,82 @@
+import type { Sandbox } from "@coppice/core/backend";
+import { BuildFailure } from "../model/build-failure.js";
+import { failureText, runScript } from "./guest-run.js";
+
+/** Exit code of a script that had nothing to change. */
+const UNCHANGED = 10;
+const NAME = /^[a-z_][a-z0-9_-]{0,31}$/i;
+
+/**
+ * Makes an account with a home of the skeleton. Images without useradd get lines in the files that it would write.
+ * Parameters: its name, and `sudo` to let it become root without a password, where there is sudo.
+ */
+const MAKE_ACCOUNT = `
+set -e
+name=$1 changed=
+has() { # a line for the name is in a file
+  local first rest
+  while IFS=: read -r first rest || [ -n "$first" ]; do [ "$first" != "$name" ] || return 0; done < "$1"
+  return 1
+}
+add() { # a line to a file, which may lack its last line feed
+  [ -z "$(tail -c 1 "$1")" ] || echo >> "$1"
+  printf '%s\\n' "$2" >> "$1"
+}
+for file in /etc/passwd /etc/group; do [ -f $file ] || : > $file; done
+if ! has /etc/passwd; then
+  changed=1
+  if command -v useradd > /dev/null; then
+    if has /etc/group; then own=(-N -g "$name"); else own=(-U); fi
+    useradd -M -d "/home/$name" -s /bin/bash "\${own[@]}" -- "$name" >&2
+  else
+    id=1000
+    for file in /etc/passwd /etc/group; do
+      while IFS=: read -r _ _ number _; do
+        case $number in '' | *[!0-9]* | ??????*) continue ;; esac
+        [ "$number" -lt "$id" ] || [ "$number" -ge 60000 ] || id=$((number + 1))
+      done < $file
+    done
+    has /etc/group || add /etc/group "$name:x:$id:"
+    while IFS=: read -r first _ number _; do [ "$first" != "$name" ] || group=$number; done < /etc/group
+    add /etc/passwd "$name:x:$id:$group::/home/$name:/bin/bash"
+    [ ! -f /etc/shadow ] || has /etc/shadow || add /etc/shadow "$name:!:19000:0:99999:7:::"
+  fi
+fi
+while IFS=: read -r first _ uid gid _ home _; do [ "$first" != "$name" ] || break; done < /etc/passwd
+if [ -n "$changed" ] || [ ! -d "$home" ]; then
+  changed=1
+  mkdir -p -- "$home"
+  shopt -s dotglob nullglob
+  for entry in /etc/skel/*; do
+    [ -e "$home/\${entry##*/}" ] || cp -R -- "$entry" "$home/"
+  done
+  chown -R -h -- "$uid:$gid" "$home"
+fi
+if [ "$2" = sudo ] && command -v sudo > /dev/null && [ -f /etc/sudoers ]; then
+  line="$name ALL=(ALL:ALL) NOPASSWD: ALL" found=
+  while IFS= read -r each || [ -n "$each" ]; do [ "$each" != "$line" ] || found=1; done < /etc/sudoers
+  [ -n "$found" ] || { changed=1; add /etc/sudoers "$line"; }
+fi
+[ -n "$changed" ] || exit ${UNCHANGED}
+`;
+
+/**
+ * Makes an account of a sandbox, unless there is one of that name.
+ * @returns false when nothing had to be changed.
+ * @throws BuildFailure `failed to create user: …`
+ */
+export async function makeAccount(
+  sandbox: Sandbox,
+  name: string,
+  { isSudoer, signal }: { readonly isSudoer: boolean; readonly signal: AbortSignal },
+): Promise<boolean> {
+  if (!NAME.test(name))
+    throw new BuildFailure(`failed to create user: invalid user name '${name}'`, undefined);
+  const args = [name, isSudoer ? "sudo" : ""];
+  const result = await runScript(sandbox, MAKE_ACCOUNT, { args, signal });
+  if (result.exit.code === UNCHANGED) return false;
+  if (result.exit.code !== 0) {
+    throw new BuildFailure(`failed to create user: ${failureText(result)}`, undefined);
+  }
+  return true;
+}

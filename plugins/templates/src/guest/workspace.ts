@@ -1,0 +1,103 @@
+import { newId, type Logger } from "@coppice/core";
+import type { ImageId, Sandbox, SandboxBackend } from "@coppice/core/backend";
+import type { BuildRequest } from "../model/build-request.js";
+import type { Layers } from "../model/layer.js";
+
+export interface WorkspaceOptions {
+  readonly backend: SandboxBackend;
+  readonly images: NonNullable<SandboxBackend["images"]>;
+  readonly request: BuildRequest;
+  readonly layers: Layers;
+  readonly allowInternetAccess: boolean;
+  readonly signal: AbortSignal;
+  readonly log: Logger;
+}
+
+/** An image that has been made, with all of its bytes. */
+export interface MadeImage {
+  readonly image: ImageId;
+  readonly bytes: number;
+}
+
+/**
+ * The files that a build works on: an image, and a sandbox of it as soon as one is needed. Sandboxes of builds are none
+ * of the server's list: the next start of a server destroys one that a crash left.
+ */
+export class Workspace implements AsyncDisposable {
+  readonly #options: WorkspaceOptions;
+  #image: ImageId | undefined;
+  #sandbox: Sandbox | undefined;
+
+  constructor(options: WorkspaceOptions) {
+    this.#options = options;
+  }
+
+  /** Goes on with an image. A sandbox of another one is destroyed. */
+  async open(image: ImageId): Promise<void> {
+    if (image === this.#image) return;
+    await this.#destroy();
+    this.#image = image;
+  }
+
+  /** The sandbox of the image. @throws SandboxError as `SandboxBackend.provision`, the signal's reason */
+  async sandbox(): Promise<Sandbox> {
+    const { backend, request, allowInternetAccess, signal } = this.#options;
+    if (this.#image === undefined) throw new Error("no image is open");
+    this.#sandbox ??= await backend.provision(
+      {
+        id: newId("sandbox"),
+        template: request.templateId,
+        image: { id: this.#image, user: "root" },
+        limits: request.limits,
+        allowInternetAccess,
+      },
+      signal,
+    );
+    return this.#sandbox;
+  }
+
+  /** Makes an image of the sandbox's files, and goes on with it. @param below bytes of the image it was made of. */
+  async commit(below: number): Promise<MadeImage> {
+    const sandbox = await this.sandbox();
+    if (sandbox.committing === undefined)
+      throw new Error(`backend ${this.#options.backend.name} cannot commit`);
+    const { committing } = sandbox;
+    const made = await this.#make(below, (image) => committing.commit(image));
+    await this.open(made.image);
+    return made;
+  }
+
+  /** Unpacks an image, and goes on with it. */
+  async unpack(unpack: (image: ImageId) => Promise<void>): Promise<MadeImage> {
+    const made = await this.#make(0, unpack);
+    await this.open(made.image);
+    return made;
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.#destroy();
+  }
+
+  async #make(below: number, make: (image: ImageId) => Promise<void>): Promise<MadeImage> {
+    const { images, layers, signal, log } = this.#options;
+    const image = layers.nameImage();
+    try {
+      await make(image);
+      signal.throwIfAborted();
+      return { image, bytes: below + (await images.usage(image)) };
+    } catch (error) {
+      await images.remove(image).catch((failure: unknown) => {
+        log.warn({ image, err: failure }, "the image of a failed build was not removed");
+      });
+      throw error;
+    }
+  }
+
+  async #destroy(): Promise<void> {
+    const sandbox = this.#sandbox;
+    this.#sandbox = undefined;
+    await sandbox?.destroy().catch((error: unknown) => {
+      this.#options.log.error({ sandbox: sandbox.id, err: error }, "a build's sandbox was not destroyed");
+    });
+  }
+}

@@ -1,0 +1,83 @@
+import { type AgentConnection, startHostAgent } from "@coppice/agent";
+import { SandboxError, unlessAborted } from "@coppice/core";
+
+export interface HostRun {
+  readonly args: readonly string[];
+  readonly cwd: string;
+  readonly environment: Readonly<Record<string, string>>;
+  /** Ends the program, and whatever it started. */
+  readonly signal: AbortSignal;
+}
+
+export interface HostResult {
+  /** 127 when the program is missing, undefined when a signal ended it. */
+  readonly code: number | undefined;
+  /** The end of its output. */
+  readonly output: string;
+}
+
+const PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+const OUTPUT_BYTES = 16 * 1024;
+
+/**
+ * Programs of the host that make images. A small process of its own starts them, and ends them when this one ends, so
+ * that the server never forks.
+ */
+export class HostPrograms {
+  #agent: Promise<AgentConnection> | undefined;
+  #isClosed = false;
+
+  /** Runs a program until it exits. @param path or a name in PATH. @throws the signal's reason, SandboxError unavailable */
+  async run(path: string, { args, cwd, environment, signal }: HostRun): Promise<HostResult> {
+    signal.throwIfAborted();
+    const agent = await this.#connect();
+    const started = await agent.spawn({
+      path,
+      args,
+      cwd,
+      env: { PATH, LC_ALL: "C.UTF-8", ...environment },
+      input: "none",
+      // Its files are of nobody's business.
+      umask: 0o077,
+    });
+    const end = (): void => void started.kill("SIGKILL", "group").catch(() => undefined);
+    signal.addEventListener("abort", end, { once: true });
+    try {
+      let output = Buffer.alloc(0);
+      // A child that it leaves behind does not hold this up: the abort ends it, too.
+      await unlessAborted(signal, async () => {
+        for await (const { data } of started.output) {
+          output = Buffer.concat([output, data]).subarray(-OUTPUT_BYTES);
+        }
+      });
+      const { code } = await started.exit;
+      if (agent.isOver)
+        throw new SandboxError("agent_unavailable", `the host's agent ended while ${path} ran`);
+      return { code, output: output.toString() };
+    } catch (error) {
+      await started.exit;
+      throw error;
+    } finally {
+      signal.removeEventListener("abort", end);
+    }
+  }
+
+  /** Ends all programs. Later calls fail. */
+  async close(): Promise<void> {
+    this.#isClosed = true;
+    const agent = await this.#agent?.catch(() => undefined);
+    await agent?.close();
+  }
+
+  async #connect(): Promise<AgentConnection> {
+    if (this.#isClosed) throw new SandboxError("server_stopping", "the server is stopping");
+    const known = await this.#agent?.catch(() => undefined);
+    if (known !== undefined && !known.isOver) return known;
+    if (known !== undefined) this.#agent = undefined;
+    this.#agent ??= startHostAgent().catch((error: unknown) => {
+      this.#agent = undefined;
+      throw error;
+    });
+    return this.#agent;
+  }
+}

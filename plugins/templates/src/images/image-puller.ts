@@ -1,0 +1,214 @@
+import { randomUUID } from "node:crypto";
+import { mkdir, rm, writeFile } from "node:fs/promises";
+import { join } from "node:path";
+import { messageOf, Semaphore } from "@coppice/core";
+import { BuildFailure } from "../model/build-failure.js";
+import type { RegistryCredentials } from "../model/registry-credentials.js";
+import type { TemplatesConfig } from "../templates-config.js";
+import type { HostPrograms } from "./host-programs.js";
+import { readLayout } from "./image-layout.js";
+import { type ImageReference, isDigest, parseImageReference } from "./image-reference.js";
+import { RegistryAccess, RegistryRefused } from "./registry-access.js";
+import { RegistryClient } from "./registry-client.js";
+import { type Manifest, openRegistryGate, readManifest } from "./registry-gate.js";
+import { loginOf } from "./registry-login.js";
+
+/** Takes a line about a pull. */
+export type PullLog = (line: string) => void;
+
+export interface WantedImage {
+  /** As the client wrote it. */
+  readonly reference: string;
+  readonly credentials: RegistryCredentials | undefined;
+}
+
+/** An image of a registry whose version is known, and which nothing was fetched of yet. */
+export interface RemoteImage extends Disposable {
+  /** Of its manifest, or of the list of its platforms' manifests. */
+  readonly digest: string;
+  /** @throws BuildFailure, the signal's reason */
+  pull(log: PullLog): Promise<PulledImage>;
+}
+
+/** An image in an OCI image layout, which is removed when this is disposed of. */
+export interface PulledImage extends AsyncDisposable {
+  readonly layout: string;
+  /** Name of the image in the layout. */
+  readonly reference: string;
+  readonly environment: Readonly<Record<string, string>>;
+}
+
+export interface ImagePullerOptions {
+  readonly programs: HostPrograms;
+  readonly settings: Pick<TemplatesConfig, "images" | "registries">;
+  /** For layouts. Nobody else uses it. */
+  readonly directory: () => string;
+}
+
+const NAME = "image";
+const ARCHITECTURES: Readonly<Record<string, string>> = { x64: "amd64", ia32: "386" };
+const ARCHITECTURE = ARCHITECTURES[process.arch] ?? process.arch;
+
+/** Pulls images with skopeo. */
+export class ImagePuller {
+  readonly #options: ImagePullerOptions;
+  readonly #access: RegistryAccess;
+  readonly #turns: Semaphore;
+
+  constructor(options: ImagePullerOptions) {
+    this.#options = options;
+    this.#access = new RegistryAccess(options.settings.registries);
+    this.#turns = new Semaphore(options.settings.images.maxConcurrentPulls);
+  }
+
+  /** Removes what earlier servers left. */
+  async clear(): Promise<void> {
+    const directory = this.#options.directory();
+    await rm(directory, { recursive: true, force: true });
+    await mkdir(directory, { mode: 0o700 });
+  }
+
+  /** Finds an image in its registry. @throws BuildFailure, the signal's reason */
+  async find({ reference: text, credentials }: WantedImage, signal: AbortSignal): Promise<RemoteImage> {
+    const reference = parseImageReference(text);
+    const login = await loginOf(credentials, signal);
+    const client = new RegistryClient({
+      access: this.#access,
+      repository: refusing(reference, () => this.#access.find(reference, login !== undefined)),
+      login,
+      idleTimeoutMs: this.#options.settings.images.idleTimeout,
+      signal,
+    });
+    try {
+      const manifest = await this.#manifestOf(reference, client);
+      return {
+        digest: manifest.digest,
+        pull: (log) =>
+          this.#turns.run(() => this.#pull(reference, { client, manifest, log, signal }), signal),
+        [Symbol.dispose]: () => client[Symbol.dispose](),
+      };
+    } catch (error) {
+      client[Symbol.dispose]();
+      signal.throwIfAborted();
+      throw failureOf(reference, error);
+    }
+  }
+
+  async #manifestOf(reference: ImageReference, client: RegistryClient): Promise<Manifest> {
+    const { version, text } = reference;
+    const answer = await client.get(`manifests/${version}`);
+    if (answer.statusCode === 200) return readManifest(answer, isDigest(version) ? version : undefined);
+    answer.destroy();
+    switch (answer.statusCode) {
+      case 401:
+        throw new BuildFailure(
+          `access denied to '${text}': authentication required or insufficient permissions`,
+          "base",
+        );
+      case 403:
+        throw new BuildFailure(`access denied to '${text}': no permission to pull this image`, "base");
+      case 404:
+        throw new BuildFailure(
+          `image '${text}' not found: the image or tag does not exist in the registry`,
+          "base",
+        );
+      case 429:
+        throw new Error("its registry limits requests; try again later");
+      default:
+        throw new Error(`its registry answered ${answer.statusCode}`);
+    }
+  }
+
+  async #pull(
+    reference: ImageReference,
+    {
+      client,
+      manifest,
+      log,
+      signal,
+    }: {
+      readonly client: RegistryClient;
+      readonly manifest: Manifest;
+      readonly log: PullLog;
+      readonly signal: AbortSignal;
+    },
+  ): Promise<PulledImage> {
+    const { maxDownload, maxLayers } = this.#options.settings.images;
+    const directory = join(this.#options.directory(), randomUUID());
+    const remove = async (): Promise<void> => rm(directory, { recursive: true, force: true });
+    try {
+      await mkdir(directory, { mode: 0o700 });
+      await using gate = await openRegistryGate({
+        client,
+        manifest,
+        maxBytes: maxDownload,
+        maxLayers,
+        onLayer: (digest, bytes) => log(`Pulling ${digest.slice(0, 19)} (${sizeText(bytes)})`),
+      });
+      const account = Buffer.from(`${gate.username}:${gate.password}`).toString("base64");
+      const auths = { auths: { [gate.address]: { auth: account } } };
+      await writeFile(join(directory, "auth.json"), JSON.stringify(auths), { mode: 0o600 });
+      const problem = await this.#copy(`${gate.address}/${NAME}@${manifest.digest}`, directory, signal);
+      if (problem !== undefined) throw gate.refusal ?? new Error(problem);
+      const layout = join(directory, NAME);
+      const { architecture, environment } = await readLayout(layout);
+      if (architecture !== ARCHITECTURE) {
+        throw new Error(
+          `it is for ${architecture ?? "no architecture"}, and this server for ${ARCHITECTURE}`,
+        );
+      }
+      return { layout, reference: NAME, environment, [Symbol.asyncDispose]: remove };
+    } catch (error) {
+      await remove();
+      signal.throwIfAborted();
+      throw failureOf(reference, error);
+    }
+  }
+
+  /** Runs skopeo. @returns a problem of the image. @throws BuildFailure without skopeo, the signal's reason */
+  async #copy(source: string, directory: string, signal: AbortSignal): Promise<string | undefined> {
+    const { programs, settings } = this.#options;
+    // Of the host's settings for containers, none is used.
+    const words = ["--insecure-policy", "--registries-conf", "/dev/null", "--registries.d", "none"];
+    words.push("--tmpdir", directory, "--override-os", "linux", "--override-arch", ARCHITECTURE, "copy");
+    words.push("--quiet", "--src-authfile", "auth.json", "--src-tls-verify=false");
+    // Layers of other compressions are converted: a backend need not know them.
+    words.push("--dest-compress-format", "gzip", "--", `docker://${source}`, `oci:${NAME}:${NAME}`);
+    const environment = { HOME: directory, XDG_RUNTIME_DIR: directory };
+    const { code, output } = await programs.run(settings.images.skopeo, {
+      args: words,
+      cwd: directory,
+      environment,
+      signal,
+    });
+    if (code === 0) return undefined;
+    if (code === 127) {
+      const message = "this server cannot pull images: it has no skopeo, which its operator can install";
+      throw new BuildFailure(message, "base");
+    }
+    const [, said = "it could not be read"] = /level=fatal msg="((?:[^"\\]|\\.)*)"/.exec(output) ?? [];
+    return said
+      .replaceAll(/\\(.)/g, "$1")
+      .replaceAll(`docker://${source}`, "the image")
+      .replaceAll(source, "the image");
+  }
+}
+
+function refusing<T>(reference: ImageReference, run: () => T): T {
+  try {
+    return run();
+  } catch (error) {
+    throw failureOf(reference, error);
+  }
+}
+
+/** The failure of a pull, for its client: whatever fails here is of the registry or its image. */
+function failureOf({ text }: ImageReference, error: unknown): BuildFailure {
+  if (error instanceof BuildFailure) return error;
+  const reason = error instanceof RegistryRefused ? error.message : messageOf(error);
+  return new BuildFailure(`failed to pull image '${text}': ${reason}`, "base", { cause: error });
+}
+
+function sizeText(bytes: number): string {
+  return `${(bytes / 2 ** 20).toFixed(1)} MiB`;
+}

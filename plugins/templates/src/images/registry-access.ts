@@ -1,0 +1,81 @@
+import type { LookupFunction } from "node:net";
+import { TargetGuard } from "@coppice/core";
+import type { TemplatesConfig } from "../templates-config.js";
+import type { ImageReference } from "./image-reference.js";
+
+/** A repository, at the registry or at its mirror. */
+export interface Repository {
+  /** `https://registry.example.com/v2/library/debian/` */
+  readonly url: URL;
+  readonly isMirror: boolean;
+}
+
+/** A registry that the operator's settings close. The message is for the client. */
+export class RegistryRefused extends Error {
+  override readonly name = "RegistryRefused";
+}
+
+const DOCKER_HUB = "registry-1.docker.io";
+
+/**
+ * The registries that builds may reach. Their clients choose hosts, and a registry may send a request on to another:
+ * only hosts with public addresses are connected to, and those that the operator named.
+ */
+export class RegistryAccess {
+  readonly #settings: TemplatesConfig["registries"];
+  readonly #guard = new TargetGuard([]);
+  readonly #private: ReadonlySet<string>;
+
+  constructor(settings: TemplatesConfig["registries"]) {
+    this.#settings = settings;
+    this.#private = new Set([
+      ...settings.private,
+      ...Object.values(settings.mirrors).map((mirror) => mirror.replace(/\/.*$/, "")),
+    ]);
+  }
+
+  /**
+   * Returns where a repository is asked for. Credentials are for the registry itself, so with them a mirror is not used.
+   * @throws RegistryRefused
+   */
+  find({ registry, repository }: ImageReference, hasCredentials: boolean): Repository {
+    const { allowed, mirrors } = this.#settings;
+    if (allowed !== undefined && !allowed.includes(registry)) {
+      throw new RegistryRefused(`this server does not pull from '${registry}'`);
+    }
+    const mirror = hasCredentials ? undefined : mirrors[registry];
+    const place = `${mirror ?? (registry === "docker.io" ? DOCKER_HUB : registry)}/`;
+    const slash = place.indexOf("/");
+    const host = place.slice(0, slash);
+    const url = new URL(`${this.#schemeOf(host)}://${host}/v2${place.slice(slash)}${repository}/`);
+    return { url, isMirror: mirror !== undefined };
+  }
+
+  /**
+   * Decides on a connection.
+   * @param from the repository that a redirect or a realm was found at.
+   * @returns a function for the connection's name lookup; undefined for one without rules.
+   * @throws RegistryRefused
+   */
+  check(url: URL, from: URL): LookupFunction | undefined {
+    if (url.protocol !== "https:" && (url.protocol !== "http:" || from.protocol !== "http:")) {
+      throw new RegistryRefused(`'${from.host}' leads to '${url.protocol}//${url.host}', which is not HTTPS`);
+    }
+    if (this.#private.has(url.host)) return undefined;
+    if (!this.#guard.permitsHost(url.hostname)) throw this.#notPublic(url);
+    return (hostname, options, callback) =>
+      this.#guard.lookup(hostname, options, (error, ...found) =>
+        callback(error === null ? null : this.#notPublic(url), ...found),
+      );
+  }
+
+  #schemeOf(host: string): string {
+    return this.#settings.insecure.includes(host) ? "http" : "https";
+  }
+
+  #notPublic({ host }: URL): RegistryRefused {
+    return new RegistryRefused(
+      `'${host}' has no public address, and is not one of the private registries of this server`,
+    );
+  }
+}

@@ -1,0 +1,137 @@
+import { Agent as HttpAgent, type IncomingMessage, request as requestHttp } from "node:http";
+import { Agent as HttpsAgent, request as requestHttps } from "node:https";
+import { z } from "zod";
+import { type RegistryAccess, RegistryRefused, type Repository } from "./registry-access.js";
+import type { RegistryLogin } from "./registry-login.js";
+import { readBounded } from "./read-bounded.js";
+
+export interface RegistryClientOptions {
+  readonly access: RegistryAccess;
+  readonly repository: Repository;
+  readonly login: RegistryLogin | undefined;
+  /** Silence of a registry after which a request fails. */
+  readonly idleTimeoutMs: number;
+  readonly signal: AbortSignal;
+}
+
+/** Answer of a registry. Its body has to be read or destroyed. */
+export type RegistryAnswer = IncomingMessage & { readonly statusCode: number };
+
+const MANIFEST_TYPES = [
+  "application/vnd.oci.image.index.v1+json",
+  "application/vnd.oci.image.manifest.v1+json",
+  "application/vnd.docker.distribution.manifest.list.v2+json",
+  "application/vnd.docker.distribution.manifest.v2+json",
+].join(", ");
+const MOST_REDIRECTS = 5;
+const MOST_CONNECTIONS = 8;
+const TOKEN_BYTES = 1024 * 1024;
+
+const tokenAnswer = z
+  .object({ token: z.string().optional(), access_token: z.string().optional() })
+  .transform(({ token, access_token }) => token ?? access_token ?? "");
+
+/**
+ * Reads one repository of a registry: authenticates as the registry asks for it, and follows redirects where the
+ * settings allow it. Credentials stay in this process.
+ */
+export class RegistryClient implements Disposable {
+  readonly #options: RegistryClientOptions;
+  readonly #agents = {
+    "http:": new HttpAgent({ keepAlive: true, maxSockets: MOST_CONNECTIONS }),
+    "https:": new HttpsAgent({ keepAlive: true, maxSockets: MOST_CONNECTIONS }),
+  };
+  #authorization: Promise<string | undefined> = Promise.resolve(undefined);
+
+  constructor(options: RegistryClientOptions) {
+    this.#options = options;
+  }
+
+  /**
+   * Requests `manifests/<version>` or `blobs/<digest>`. An answer of 401 is final: what there was for an authentication
+   * has been tried.
+   * @throws RegistryRefused, an Error of the connection, the signal's reason.
+   */
+  async get(path: string): Promise<RegistryAnswer> {
+    const url = new URL(path, this.#options.repository.url);
+    const used = this.#authorization;
+    const answer = await this.#follow(url, await used);
+    if (answer.statusCode !== 401) return answer;
+    const { "www-authenticate": challenge = "" } = answer.headers;
+    answer.destroy();
+    // Another request may have authenticated meanwhile.
+    if (this.#authorization === used) this.#authorization = this.#authenticate(challenge);
+    return this.#follow(url, await this.#authorization);
+  }
+
+  [Symbol.dispose](): void {
+    for (const agent of Object.values(this.#agents)) agent.destroy();
+  }
+
+  async #follow(url: URL, authorization: string | undefined): Promise<RegistryAnswer> {
+    let place = url;
+    for (let redirects = 0; redirects <= MOST_REDIRECTS; redirects += 1) {
+      const isOwn = place.host === url.host;
+      const answer = await this.#request(place, {
+        accept: url.pathname.includes("/manifests/") ? MANIFEST_TYPES : "*/*",
+        ...(isOwn && authorization !== undefined && { authorization }),
+      });
+      const { location } = answer.headers;
+      if (![301, 302, 303, 307, 308].includes(answer.statusCode) || location === undefined) return answer;
+      answer.destroy();
+      place = urlOf(location, place);
+    }
+    throw new RegistryRefused(`'${url.host}' redirects without an end`);
+  }
+
+  /** @returns the header that a challenge asks for; undefined when there are no credentials for it. */
+  async #authenticate(challenge: string): Promise<string | undefined> {
+    const { login, repository } = this.#options;
+    const basic = login && `Basic ${Buffer.from(`${login.username}:${login.password}`).toString("base64")}`;
+    const [, scheme = "", rest = ""] = /^\s*(\w+)\s*(.*)$/s.exec(challenge) ?? [];
+    if (scheme.toLowerCase() !== "bearer") return basic;
+    const parameters = Object.fromEntries(
+      [...rest.matchAll(/(\w+)="([^"]*)"/g)].map(([, name = "", value = ""]) => [name.toLowerCase(), value]),
+    );
+    if (parameters["realm"] === undefined) return basic;
+    const realm = urlOf(parameters["realm"], repository.url);
+    if (parameters["service"] !== undefined) realm.searchParams.set("service", parameters["service"]);
+    const name = repository.url.pathname.slice("/v2/".length, -1);
+    realm.searchParams.set("scope", parameters["scope"] ?? `repository:${name}:pull`);
+    const answer = await this.#request(realm, {
+      accept: "application/json",
+      ...(basic !== undefined && { authorization: basic }),
+    });
+    const body = await readBounded(answer, TOKEN_BYTES);
+    if (answer.statusCode !== 200) return undefined;
+    return `Bearer ${tokenAnswer.parse(JSON.parse(body.toString()))}`;
+  }
+
+  async #request(url: URL, headers: Readonly<Record<string, string>>): Promise<RegistryAnswer> {
+    const { access, repository, idleTimeoutMs, signal } = this.#options;
+    const lookup = access.check(url, repository.url);
+    const { promise, resolve, reject } = Promise.withResolvers<RegistryAnswer>();
+    const isHttps = url.protocol === "https:";
+    const request = (isHttps ? requestHttps : requestHttp)(
+      url,
+      {
+        headers: { "user-agent": "coppice", ...headers },
+        agent: this.#agents[isHttps ? "https:" : "http:"],
+        timeout: idleTimeoutMs,
+        signal,
+        ...(lookup && { lookup }),
+      },
+      // An answer has a status.
+      (answer) => resolve(answer as RegistryAnswer),
+    );
+    request.on("timeout", () => request.destroy(new Error(`'${url.host}' has been silent for too long`)));
+    request.on("error", (error) => reject(signal.aborted ? (signal.reason as Error) : error));
+    request.end();
+    return promise;
+  }
+}
+
+function urlOf(text: string, base: URL): URL {
+  if (!URL.canParse(text, base.href)) throw new RegistryRefused(`'${base.host}' leads to an invalid address`);
+  return new URL(text, base);
+}

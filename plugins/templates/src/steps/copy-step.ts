@@ -1,0 +1,122 @@
+import { createReadStream } from "node:fs";
+import { open } from "node:fs/promises";
+import { posix } from "node:path";
+import { createGunzip } from "node:zlib";
+import { randomUUID } from "node:crypto";
+import { messageOf } from "@coppice/core";
+import type { Sandbox } from "@coppice/core/backend";
+import { BuildFailure } from "../model/build-failure.js";
+import type { BuildStep } from "../model/build-request.js";
+import { MOVE_FILES, SOURCE_MISSING, UNPACK_FILES } from "./copy-scripts.js";
+import { failureText, runScript } from "../guest/guest-run.js";
+import type { StepResult, StepRun } from "./step-run.js";
+
+/** Parsed arguments of `COPY source destination [owner] [mode]`. */
+export interface CopyArguments {
+  /** Of the archive: absolute, without glob patterns. */
+  readonly source: string;
+  /** Absolute; a slash at its end means a directory. */
+  readonly destination: string;
+  /** `name:group`; undefined = the user of the context. */
+  readonly owner: string | undefined;
+  /** Octal; empty = as in the archive. */
+  readonly mode: string;
+}
+
+const OWNER = /^[\w.][\w.-]*(:[\w.][\w.-]*)?$/;
+const MODE = /^0?[0-7]{3,4}$/;
+const READ_BYTES = 1024 * 1024;
+
+/** `COPY source destination [owner] [mode]` with files that were uploaded, and `ADD`, which does the same. */
+export async function copyStep(step: BuildStep, run: StepRun): Promise<StepResult> {
+  const { workspace, context, signal } = run;
+  const type = step.type.toUpperCase();
+  const sandbox = await workspace.sandbox();
+  const user = await sandbox.user(context.user);
+  const { source, destination, owner, mode } = parseCopy(step, context.workdir ?? user.home);
+  if (step.filesHash === undefined || step.filesHash === "") refuse(`${type} requires files hash to be set`);
+  const upload = run.findUpload(step.filesHash);
+  if (upload === undefined) refuse(`${type}: the files of '${step.args[0]}' were not uploaded`);
+  // Beside everything else, so that the files are moved within one file system.
+  const stage = `/.build-${randomUUID()}`;
+  await unpack(sandbox, { upload, stage, maxBytes: run.maxCopyBytes, signal });
+  const args = [stage, `.${source}`, destination, owner ?? `${user.uid}:${user.gid}`, mode];
+  const result = await runScript(sandbox, MOVE_FILES, { args, signal });
+  if (result.exit.code === SOURCE_MISSING) refuse(`source path does not exist: ${step.args[0]}`);
+  if (result.exit.code !== 0) refuse(`failed to move files in sandbox: ${failureText(result)}`);
+  return { context, isChanged: true };
+}
+
+/** @param workdir where relative destinations begin. @throws BuildFailure */
+export function parseCopy({ type, args }: Pick<BuildStep, "type" | "args">, workdir: string): CopyArguments {
+  const [from, to, owner = "", mode = ""] = args;
+  if (from === undefined || to === undefined) {
+    refuse(`${type.toUpperCase()} requires a local path and a container path argument`);
+  }
+  if ([from, to].some((path) => path.includes("\0"))) refuse("a path cannot contain a NUL byte");
+  if (owner !== "" && !OWNER.test(owner)) refuse(`invalid owner '${owner}'`);
+  if (mode !== "" && !MODE.test(mode)) refuse(`invalid mode '${mode}'`);
+  const destination = posix.resolve(workdir, to);
+  const isDirectory = to.endsWith("/") && destination !== "/";
+  return {
+    source: posix.join("/", beforePatterns(from)),
+    destination: isDirectory ? `${destination}/` : destination,
+    owner: owner === "" ? undefined : owner.includes(":") ? owner : `${owner}:${owner}`,
+    mode,
+  };
+}
+
+/** The directories before the first one with a pattern; the whole path without patterns. */
+function beforePatterns(path: string): string {
+  const at = path.search(/[*?[{\\]/);
+  return at === -1 ? path : path.slice(0, path.lastIndexOf("/", at) + 1);
+}
+
+/** Unpacks an upload inside a sandbox: its names and links are resolved there, and by nobody else. */
+async function unpack(
+  sandbox: Sandbox,
+  {
+    upload,
+    stage,
+    maxBytes,
+    signal,
+  }: {
+    readonly upload: string;
+    readonly stage: string;
+    readonly maxBytes: number;
+    readonly signal: AbortSignal;
+  },
+): Promise<void> {
+  const broken = (reason: string, cause?: unknown): BuildFailure =>
+    new BuildFailure(`failed to extract files: ${reason}`, undefined, { cause });
+  async function* archive(): AsyncGenerator<Uint8Array> {
+    let bytes = 0;
+    const file = createReadStream(upload, { highWaterMark: READ_BYTES });
+    const unpacked = (await isGzip(upload)) ? file.pipe(createGunzip({ chunkSize: READ_BYTES })) : file;
+    file.on("error", (error) => unpacked.destroy(error));
+    try {
+      for await (const chunk of unpacked) {
+        bytes += (chunk as Buffer).byteLength;
+        if (bytes > maxBytes) throw broken(`they have more than ${maxBytes} bytes`);
+        yield chunk as Buffer;
+      }
+    } catch (error) {
+      throw error instanceof BuildFailure ? error : broken(messageOf(error), error);
+    } finally {
+      file.destroy();
+      unpacked.destroy();
+    }
+  }
+  const result = await runScript(sandbox, UNPACK_FILES, { args: [stage], signal, input: archive() });
+  if (result.exit.code !== 0) throw broken(failureText(result));
+}
+
+async function isGzip(path: string): Promise<boolean> {
+  await using file = await open(path);
+  const { buffer, bytesRead } = await file.read(Buffer.alloc(2), 0, 2, 0);
+  return bytesRead === 2 && buffer.readUInt16BE() === 0x1f8b;
+}
+
+function refuse(message: string): never {
+  throw new BuildFailure(message, undefined);
+}

@@ -1,0 +1,50 @@
+import { BuildFailure } from "../model/build-failure.js";
+import type { BuildStep } from "../model/build-request.js";
+import { failureText, runScript } from "../guest/guest-run.js";
+import type { StepResult, StepRun } from "./step-run.js";
+
+/** `$NAME`, `${NAME}`, `${NAME:-default}`, `${NAME:+alternative}` */
+const REFERENCE = /\$(?:\{([A-Za-z_]\w*)(?::([-+])([^}]*))?\}|([A-Za-z_]\w*))/g;
+
+/** Prints a NUL, after whatever a profile prints, then variables of root's login shell, each with a NUL after it. */
+const PRINT_VARIABLES = `
+exec /bin/bash -l -c 'printf "\\0"; for name in "$@"; do printf "%s\\0" "\${!name}"; done' bash "$@"
+`;
+
+/** `ENV name value …` and `ARG name value …` */
+export async function environmentStep({ type, args }: BuildStep, run: StepRun): Promise<StepResult> {
+  if (args.length === 0) refuse(`${type.toUpperCase()} does not support passing no arguments`);
+  if (args.length % 2 !== 0) refuse(`${type.toUpperCase()} requires both a key and value arguments`);
+  const given = new Map<string, string>();
+  for (let at = 0; at < args.length; at += 2) {
+    const [name = "", value = ""] = args.slice(at, at + 2);
+    if (name === "" || /[=\0]/.test(name)) refuse(`'${name}' is no name of an environment variable`);
+    if (value.includes("\0")) refuse(`the value of ${name} contains a NUL byte`);
+    given.set(name, value);
+  }
+  const names = [...given.values()].flatMap((value) =>
+    [...value.matchAll(REFERENCE)].map(([, braced, , , bare]) => braced ?? bare ?? ""),
+  );
+  const known = names.length === 0 ? new Map<string, string>() : await read([...new Set(names)], run);
+  const expand = (value: string): string =>
+    value.replaceAll(REFERENCE, (_, braced?: string, operator?: string, word = "", bare?: string) => {
+      const found = known.get(braced ?? bare ?? "") ?? "";
+      if (operator === "-" && found === "") return word;
+      return operator === "+" && found !== "" ? word : operator === "+" ? "" : found;
+    });
+  const added = Object.fromEntries([...given].map(([name, value]) => [name, expand(value)]));
+  const { context } = run;
+  return { context: { ...context, environment: { ...context.environment, ...added } }, isChanged: false };
+}
+
+/** Variables of root's login shell, which does not see those of earlier steps. */
+async function read(names: readonly string[], { workspace, signal }: StepRun): Promise<Map<string, string>> {
+  const result = await runScript(await workspace.sandbox(), PRINT_VARIABLES, { args: names, signal });
+  if (result.exit.code !== 0) refuse(`failed to evaluate environment variables: ${failureText(result)}`);
+  const values = result.stdout.split("\0").slice(1);
+  return new Map(names.map((name, at) => [name, values[at] ?? ""]));
+}
+
+function refuse(message: string): never {
+  throw new BuildFailure(message, undefined);
+}

@@ -1,0 +1,19 @@
+import { BuildFailure } from "../model/build-failure.js";
+import type { BuildStep } from "../model/build-request.js";
+import { CommandFailure, mustRunInContext } from "../guest/context-command.js";
+import type { StepResult, StepRun } from "./step-run.js";
+
+/** `RUN command [user]` */
+export async function runStep({ args }: BuildStep, run: StepRun): Promise<StepResult> {
+  const { workspace, context, ...rest } = run;
+  const [line, user] = args;
+  if (line === undefined) throw new BuildFailure("RUN requires command argument", undefined);
+  try {
+    const own = user === undefined || user === "" ? context : { ...context, user };
+    await mustRunInContext(await workspace.sandbox(), { ...rest, line, context: own, level: "info" });
+  } catch (error) {
+    if (!(error instanceof CommandFailure)) throw error;
+    throw new BuildFailure(`failed to run command '${line}': ${error.message}`, undefined, { cause: error });
+  }
+  return { context, isChanged: true };
+}
