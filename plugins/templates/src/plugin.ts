@@ -126,7 +126,12 @@ export function templatesPlugin(makeBuilder: (services: BuilderServices) => Buil
         clock,
         log,
       });
-      templates.add({ all: () => [], find: () => undefined, buildOf: (name) => recipes.buildOf(name) });
+      templates.add({
+        all: () => [],
+        find: () => undefined,
+        // Other plugins look at the templates when they start.
+        buildOf: (name) => (file.find() === undefined ? undefined : recipes.buildOf(name)),
+      });
       context.onStart(() => recipes.start());
       context.onStop(() => recipes.stop());
 
