@@ -137,8 +137,13 @@ export function templatesPlugin(makeBuilder: (services: BuilderServices) => Buil
 
       startups.add(new StartCommands({ commands, settings: config, clock }));
       sandboxes.onCreated(({ record }) => {
-        if (record.build !== undefined && record.snapshot === undefined)
+        if (record.build === undefined || record.snapshot !== undefined) return;
+        try {
           store().templates.spawned(record.template, clock.now());
+        } catch (error) {
+          // No reason to take a sandbox from its creator.
+          log.warn({ err: error }, "a sandbox of a template was not counted");
+        }
       });
 
       const requests = new BuildRequests({ settings: config, catalog, store, templates, snapshots, clock });

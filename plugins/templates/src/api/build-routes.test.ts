@@ -1,5 +1,6 @@
 import assert from "node:assert/strict";
 import { after, before, describe, it } from "node:test";
+import { Readable } from "node:stream";
 import { setTimeout as sleep } from "node:timers/promises";
 import { fakeClock } from "@coppice/core/testing";
 import { BuildFailure } from "../model/build-failure.js";
@@ -435,7 +436,16 @@ describe("many builds", () => {
   });
 
   it("tenants have so many templates, and so much space for their images", async () => {
-    await using server = await templatesServer({ settings: { maxTemplates: 1, maxStorage: "4B" } });
+    await using server = await templatesServer({
+      memory: {
+        images: {
+          async onUnpack(_id, _source, files) {
+            await files.write("/four", Readable.from([Buffer.from("four")]));
+          },
+        },
+      },
+      settings: { maxTemplates: 1, maxStorage: "4B" },
+    });
     await server.ended(await server.build("one"));
     await server.ask("GET /templates");
     const more = await server.ask<Refusal>("POST /v3/templates", { name: "two" });

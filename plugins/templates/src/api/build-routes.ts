@@ -116,8 +116,11 @@ function known(ctx: Context, services: ApiServices): BuildRecord {
   const text = ctx.params["build"] ?? "";
   if (!isBuildId(text)) throw new SandboxError("template_build_invalid", "Invalid build id");
   services.queue.flush(text.toLowerCase());
-  expireWaiting(services);
   const { build } = ownBuild(ctx, services);
+  if (build?.state === "waiting") {
+    expireWaiting(services);
+    return services.store().builds.find(build.id) ?? build;
+  }
   if (build !== undefined) return build;
   throw new SandboxError("build_not_found", `Build '${text}' not found`);
 }

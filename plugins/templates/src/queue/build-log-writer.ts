@@ -1,4 +1,4 @@
-import type { Clock } from "@coppice/core";
+import type { Clock, Logger } from "@coppice/core";
 import type { LogEntry } from "../model/build-log.js";
 import type { LogTable } from "../store/log-table.js";
 
@@ -8,6 +8,7 @@ export interface BuildLogWriterOptions {
   /** Most bytes of the log. */
   readonly maxLog: number;
   readonly clock: Clock;
+  readonly log: Logger;
 }
 
 // Writes of single entries would take longer than the steps that they are about.
@@ -53,14 +54,19 @@ export class BuildLogWriter {
     }
   }
 
-  /** Writes what waits, so that it can be read. */
+  /** Writes what waits, so that it can be read. A build goes on without entries that cannot be written. */
   flush(): void {
     this.#disarm?.();
     this.#disarm = undefined;
     const entries = this.#waiting.splice(0);
     if (entries.length === 0) return;
-    this.#options.logs().add(this.#options.buildId, this.#written, entries);
-    this.#written += entries.length;
+    const { buildId, logs, log } = this.#options;
+    try {
+      logs().add(buildId, this.#written, entries);
+      this.#written += entries.length;
+    } catch (error) {
+      log.error({ build: buildId, err: error }, "a part of a build's log is lost");
+    }
   }
 
   /** Later entries are left out. */

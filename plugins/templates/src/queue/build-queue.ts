@@ -58,20 +58,25 @@ export class BuildQueue {
    * @throws SandboxError build_not_waiting, server_stopping
    */
   start(request: BuildRequest, onEntry?: BuildLog): void {
-    const { store, clock, settings } = this.#options;
+    const { store, clock, settings, log } = this.#options;
     const { buildId } = request;
     if (this.#isStopped) throw new SandboxError("server_stopping", "the server is stopping");
     if (!store().builds.start(buildId, clock.now()))
       throw new SandboxError("build_not_waiting", "build is not in waiting state");
     for (const rival of store().builds.rivals(buildId)) if (rival.state === "building") this.cancel(rival);
-    const log = new BuildLogWriter({ buildId, logs: () => store().logs, maxLog: settings.maxLog, clock });
+    const lines = new BuildLogWriter({
+      buildId,
+      logs: () => store().logs,
+      maxLog: settings.maxLog,
+      clock,
+      log,
+    });
     const aborting = new AbortController();
-    const done = this.#run(request, { log, aborting, onEntry })
+    const done = this.#run(request, { log: lines, aborting, onEntry })
       .then(() => this.#tidy(request))
-      .catch((error: unknown) =>
-        this.#options.log.error({ build: buildId, err: error }, "a build was not recorded"),
-      );
-    this.#running.set(buildId, { log, aborting, done });
+      .catch((error: unknown) => log.error({ build: buildId, err: error }, "a build was not recorded"))
+      .finally(() => this.#running.delete(buildId));
+    this.#running.set(buildId, { log: lines, aborting, done });
   }
 
   /** Resolves when a build has ended, at once for one that is not running. */
@@ -90,6 +95,7 @@ export class BuildQueue {
     running?.log.add({ level: "error", message: `Build failed: ${message}`, step: undefined });
     running?.log.close();
     this.#fail(id, { message, step: undefined });
+    if (running !== undefined) this.#options.metrics.ended("error");
     running?.aborting.abort(new BuildFailure(message, undefined));
   }
 
@@ -113,20 +119,18 @@ export class BuildQueue {
     const { buildTimeout: timeoutMs } = settings;
     const { signal } = aborting;
     const beganAtMs = clock.now();
+    const takenMs = (): number => clock.now() - beganAtMs;
     const overdue = (): Error => new BuildFailure(`build timed out after ${timeoutMs / 1000}s`, undefined);
-    let isEnded: boolean;
     try {
-      isEnded = await this.#turns.run(async () => {
+      const isEnded = await this.#turns.run(async () => {
         using _limit = abortAfter(aborting, { clock, timeoutMs, overdue });
         return await this.#build(request, log, { signal, onEntry });
       }, signal);
-      if (isEnded) metrics.ended("ready", clock.now() - beganAtMs);
+      if (isEnded) metrics.ended("ready", takenMs());
     } catch (error) {
       const reason = this.#reasonOf(signal.aborted ? signal.reason : error, request.buildId);
       log.close();
-      if (this.#fail(request.buildId, reason)) metrics.ended("error", clock.now() - beganAtMs);
-    } finally {
-      this.#running.delete(request.buildId);
+      if (this.#fail(request.buildId, reason)) metrics.ended("error", takenMs());
     }
   }
 

@@ -27,9 +27,10 @@ export function templatesMetrics(registry: Registry, running: () => number) {
     },
   });
   return {
-    ended(status: "ready" | "error", tookMs: number) {
+    /** @param tookMs undefined for one that was cancelled. */
+    ended(status: "ready" | "error", tookMs?: number) {
       builds.inc({ status });
-      seconds.observe(tookMs / 1000);
+      if (tookMs !== undefined) seconds.observe(tookMs / 1000);
     },
   };
 }

@@ -1,4 +1,5 @@
 import type { DatabaseSync } from "node:sqlite";
+import { transaction } from "@coppice/core";
 import type { LogEntry, LogLevel } from "../model/build-log.js";
 
 export const LOG_LEVELS: readonly LogLevel[] = ["debug", "info", "warn", "error"];
@@ -12,18 +13,22 @@ export interface LogPage {
 
 /** Logs of builds. */
 export class LogTable {
+  readonly #database: DatabaseSync;
   readonly #statements: ReturnType<typeof prepare>;
 
   constructor(database: DatabaseSync) {
+    this.#database = database;
     this.#statements = prepare(database);
   }
 
   /** @param number of the first entry in the log of its build, from 0 on. */
   add(buildId: string, number: number, entries: readonly LogEntry[]): void {
-    for (const [index, { atMs, level, message, step }] of entries.entries()) {
-      const values = [atMs, LOG_LEVELS.indexOf(level), message, step ?? null];
-      this.#statements.add.run(buildId, number + index, ...values);
-    }
+    transaction(this.#database, () => {
+      for (const [index, { atMs, level, message, step }] of entries.entries()) {
+        const values = [atMs, LOG_LEVELS.indexOf(level), message, step ?? null];
+        this.#statements.add.run(buildId, number + index, ...values);
+      }
+    });
   }
 
   /** In their order. @param offset how many entries of these levels to leave out. */
