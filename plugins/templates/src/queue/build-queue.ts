@@ -94,8 +94,8 @@ export class BuildQueue {
     const running = this.#running.get(id);
     running?.log.add({ level: "error", message: `Build failed: ${message}`, step: undefined });
     running?.log.close();
-    this.#fail(id, { message, step: undefined });
-    if (running !== undefined) this.#options.metrics.ended("error");
+    const isCancelled = this.#fail(id, { message, step: undefined });
+    if (isCancelled && running !== undefined) this.#options.metrics.ended("error");
     running?.aborting.abort(new BuildFailure(message, undefined));
   }
 
