@@ -245,8 +245,8 @@ const MORE: readonly (readonly [route: string, Sample])[] = [
   ["GET /templates/:id/tags", { names: template }],
   ["GET /templates/aliases/:alias", { names: template, path: "/templates/aliases/:name" }],
   ["DELETE /templates/:id", { names: template }],
-  ["PATCH /templates/:id", { names: template, body: '{"public":false}' }],
-  ["PATCH /v2/templates/:id", { names: template, body: '{"public":false}' }],
+  ["PATCH /templates/:id", { names: template, body: '{"public": false}' }],
+  ["PATCH /v2/templates/:id", { names: template, body: '{"public": false}' }],
   ["GET /snapshots", { names: snapshotSource, path: "/snapshots?sandboxID=:id" }],
   [
     "POST /v2/sandboxes",

@@ -24,13 +24,17 @@ export interface Answer {
 export async function exchange(url: string, options: ExchangeOptions = {}): Promise<Answer> {
   const { hostname, port } = new URL(url);
   const { promise, resolve, reject } = Promise.withResolvers<Answer>();
+  const { method = "GET", body: sent } = options;
+  // Node itself adds none to a DELETE.
+  const length =
+    method === "DELETE" && sent !== undefined ? { "content-length": Buffer.byteLength(sent) } : undefined;
   const outgoing = request(
     {
       hostname,
       port,
-      method: options.method ?? "GET",
+      method,
       path: options.path ?? "/",
-      headers: { ...options.headers },
+      headers: { ...length, ...options.headers },
       agent: options.agent ?? false,
     },
     (incoming) => {
@@ -53,6 +57,6 @@ export async function exchange(url: string, options: ExchangeOptions = {}): Prom
     },
   );
   outgoing.on("error", reject);
-  outgoing.end(options.body);
+  outgoing.end(sent);
   return promise;
 }
