@@ -4,6 +4,7 @@ import {
   type Limits,
   type LiveSandbox,
   type SandboxRecord,
+  type SnapshotRecord,
   type TemplateFacts,
 } from "@coppice/core";
 import type { BuildRecord, BuildState } from "../model/build-record.js";
@@ -42,7 +43,7 @@ export function configuredBody({ template, sandboxes, servedSinceMs }: Configure
   const { name, aliases, limits } = template;
   return {
     templateID: name,
-    buildID: buildIdOf(name),
+    buildID: template.build?.id ?? buildIdOf(name),
     public: true,
     names: [name, ...aliases],
     aliases: [name, ...aliases],
@@ -103,9 +104,16 @@ export function builtDetailBody(built: BuiltTemplate, builds: readonly BuildReco
   return { ...builtBody(built), builds: builds.map((build) => buildBody(build, built.defaultLimits)) };
 }
 
-/** The only tag of a configured template or a snapshot. @param id names its build. */
-export function onlyTagBody(id: string, tag: string, createdAtMs: number) {
-  return [{ tag, buildID: buildIdOf(id), createdAt: new Date(createdAtMs).toISOString() }];
+/** The only tag of a configured template. */
+export function configuredTagsBody({ name, build }: TemplateFacts, servedSinceMs: number) {
+  const buildId = build?.id ?? buildIdOf(name);
+  return tagsBody([{ name: "default", buildId, assignedAtMs: servedSinceMs }]);
+}
+
+/** The only tag of a snapshot, which its name ends with. */
+export function snapshotTagsBody({ id, name, takenAtMs }: SnapshotRecord) {
+  const tag = name?.split(":")[1] ?? "default";
+  return tagsBody([{ name: tag, buildId: buildIdOf(id), assignedAtMs: takenAtMs }]);
 }
 
 /** The tags of a template that a client builds. */

@@ -24,7 +24,8 @@ import {
   configuredBody,
   configuredDetailBody,
   type ConfiguredTemplate,
-  onlyTagBody,
+  configuredTagsBody,
+  snapshotTagsBody,
   tagsBody,
   type TemplateBody,
 } from "./template-body.js";
@@ -84,12 +85,8 @@ export function mountTemplates(router: Router, services: ApiServices): void {
 
   router.get("/templates/:id/tags", (ctx) => {
     const found = find(ctx.params["id"] ?? "", ctx);
-    if (found.kind === "snapshot") {
-      const { id, name, takenAtMs } = found.snapshot;
-      // The tag of a snapshot is the one that its name ends with.
-      ctx.body = onlyTagBody(id, name?.split(":")[1] ?? "default", takenAtMs);
-    } else if (found.kind === "configured")
-      ctx.body = onlyTagBody(found.template.name, "default", servedSinceMs);
+    if (found.kind === "snapshot") ctx.body = snapshotTagsBody(found.snapshot);
+    else if (found.kind === "configured") ctx.body = configuredTagsBody(found.template, servedSinceMs);
     else {
       requireOwner(found.template, ctx);
       ctx.body = tagsBody(store().tags.list(found.template.id));
