@@ -108,6 +108,21 @@ describe("images of linux-namespaces", { skip, concurrency: 1 }, () => {
     assert.deepEqual(await opened.leaks(), []);
   });
 
+  it("have the same owners on a host whose sandboxes have its own ids", async (t) => {
+    if (process.getuid?.() !== 0) return t.skip("only root's sandboxes have ids of their own");
+    await using opened = await openTestBackend({ ids: { count: 0 } });
+    const { backend } = opened;
+    const entry = { name: "etc/own", body: "own", uid: 1234, mode: 0o4755 };
+    const id = await unpack(backend, { layers: [ROOT, [entry]] });
+    const upper = await commitFile(opened, id, "upper", "/etc/more");
+    const sandbox = await sandboxOf(backend, upper);
+    const { rawMode, uid } = await sandbox.files.stat("/etc/own");
+    assert.deepEqual([rawMode & 0o7777, uid], [0o4755, 1234]);
+    assert.equal(await readText(sandbox, "/etc/more"), "upper");
+    await sandbox.destroy();
+    for (const each of [id, upper]) await backend.images?.remove(each);
+  });
+
   it("are whole or not there when the server is killed at any moment, and so are their sandboxes", async (t) => {
     await using opened = await openTestBackend();
     if (!(await isOnDisk(opened.backend))) return t.skip("its layers are kept in memory");

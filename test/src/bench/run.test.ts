@@ -43,6 +43,16 @@ describe("the benchmarks", { timeout: 240_000 }, () => {
     });
   }
 
+  it(
+    "of images print how far unpacking is from umoci alone",
+    { skip: process.getuid?.() === 0 ? false : "it needs root" },
+    async () => {
+      const { stdout } = await run(process.execPath, [PROGRAM, "images", ...SMALL]);
+      assert.match(stdout, /^images: unpack 2 MiB\n.*\nfloor: umoci raw unpack .*\nimages\.unpack .*x$/m);
+      assert.match(stdout, /^commit of 64 MiB .*x$/m);
+    },
+  );
+
   it("of idle sandboxes tells what each of them costs", async () => {
     const { stdout } = await run(process.execPath, [PROGRAM, "idle", "--sandboxes", "3"]);
     const [title = "", ...rows] = stdout.trim().split("\n");

@@ -7,6 +7,7 @@ import { create } from "./benchmarks/create.js";
 import { exec } from "./benchmarks/exec.js";
 import { files } from "./benchmarks/files.js";
 import { idle } from "./benchmarks/idle.js";
+import { images } from "./benchmarks/images.js";
 import { kernelMemory } from "./benchmarks/kernel-memory.js";
 import { manyKernels } from "./benchmarks/many-kernels.js";
 import { measure } from "./report/measure.js";
@@ -32,6 +33,7 @@ const BENCHMARKS: ReadonlyMap<string, Benchmark> = new Map([
   ["proxy", proxy],
   ["stdout", stdout],
   ["idle", idle],
+  ["images", images],
   ["shell-exec", shellExec],
   ["v1-command", v1Command],
   ["v1-log", v1Log],
@@ -48,7 +50,7 @@ const USAGE =
   `usage: npm run bench -- ${[...BENCHMARKS.keys()].join("|")} [--seconds N] [--backend B] [--mib N] [--sandboxes N]\n` +
   `  N seconds for each line of the report, ${DEFAULT_SECONDS} when absent\n` +
   `  B ${BACKENDS.join(" or ")}, the first when absent\n` +
-  `  --mib: the most that files, code-output, stdout and shell-exec carry at once, ${DEFAULT_MIB} when absent\n` +
+  `  --mib: the most that files, code-output, stdout, shell-exec and images carry at once, ${DEFAULT_MIB} when absent\n` +
   `  --sandboxes: how many idle and burst make, ${DEFAULT_SANDBOXES} when absent`;
 
 process.exitCode = await main(process.argv.slice(2));

@@ -2,6 +2,7 @@
 import assert from "node:assert/strict";
 import { it } from "node:test";
 import { wholeLimits, openTestBackend } from "./test-backend.js";
+import { ROOT, reasonWithoutUnpacker, sandboxOf, unpack, writeText } from "./test-image.js";
 import { makeSandbox, runScript } from "./test-sandbox.js";
 
 const MEBIBYTE = 2 ** 20;
@@ -63,5 +64,27 @@ it("the limit of a running sandbox can be raised, and removed files free space",
   await sandbox.resizing?.resize({ diskMiB: 48 });
   assert.deepEqual((await runScript(sandbox, fill)).exit, { code: 0 });
   await sandbox.destroy();
+  assert.deepEqual(await opened.leaks(), []);
+});
+
+it("an image keeps the project of the sandbox that it was made of, and counts for no other", async (context) => {
+  const reason = await reasonWithoutUnpacker();
+  if (reason !== undefined) return context.skip(reason);
+  await using opened = await openTestBackend();
+  const { backend } = opened;
+  const lower = await unpack(backend, { layers: [ROOT] });
+  const source = await sandboxOf(backend, lower);
+  await writeText(source, "/srv/big", "x".repeat(8 * MEBIBYTE));
+  await source.committing?.commit("upper");
+  await source.destroy();
+  // The next server must not give the number to another sandbox.
+  await backend.close();
+  await backend.recover();
+  const others = await Promise.all([1, 2, 3].map(() => sandboxOf(backend, "upper")));
+  for (const other of others) assert.ok((await other.stats()).diskUsedBytes < MEBIBYTE);
+  const used = (await backend.images?.usage("upper")) ?? 0;
+  assert.ok(used >= 8 * MEBIBYTE && used < 9 * MEBIBYTE, String(used));
+  await Promise.all(others.map((other) => other.destroy()));
+  for (const id of [lower, "upper"]) await backend.images?.remove(id);
   assert.deepEqual(await opened.leaks(), []);
 });
