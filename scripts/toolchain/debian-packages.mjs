@@ -32,12 +32,12 @@ const WANTED = [
   { packages: ["python3-venv"], isThere: () => outputOf(DEBIAN_PYTHON, ["-c", "import ensurepip"]) === "" },
   { packages: ["curl"], isThere: () => isInstalled("/usr/bin/curl") },
   { packages: ["git"], isThere: () => isInstalled("/usr/bin/git") },
-  // Template images: unpacked, and brought from registries.
   // For images that tests make themselves, and a registry of them.
   {
     packages: ["busybox-static", "bash-static", "docker-registry"],
     isThere: () => isInstalled("/bin/busybox", "/bin/bash-static", "/usr/bin/docker-registry"),
   },
+  // Template images: unpacked, and brought from registries.
   { packages: ["umoci", "skopeo"], isThere: () => isInstalled("/usr/bin/umoci", "/usr/bin/skopeo") },
   { packages: ["xz-utils"], isThere: () => isInstalled("/usr/bin/xz") },
   { packages: ["uidmap"], isThere: () => isInstalled("/usr/bin/newuidmap", "/usr/bin/newgidmap") },

@@ -39,6 +39,18 @@ const images = z.strictObject({
   maxEntries: count().default(1_000_000).describe("Files, directories and links of an image."),
 });
 
+const debian = z.strictObject({
+  mmdebstrap: z
+    .string()
+    .min(1)
+    .default("mmdebstrap")
+    .describe("Program that makes roots of Debian packages: a path, or a name in PATH."),
+  sources: z
+    .array(z.string().regex(/^(deb|https?:|\/)/, "expected a line of sources.list, a URL or a path"))
+    .default([])
+    .describe("Where packages come from, as mmdebstrap takes it; its own default when empty."),
+});
+
 const builds = z.strictObject({
   allowInternetAccess: z.boolean().default(true).describe("Let steps of builds connect to the internet."),
   standIns: z
@@ -104,6 +116,7 @@ export const templatesConfig = z.strictObject({
     "Longest wait for a ready command that only sleeps, where no port tells that a sandbox is ready.",
   ),
   builds: builds.prefault({}).describe("Builds, step by step."),
+  debian: debian.prefault({}).describe("Roots of Debian packages that recipes start from."),
   images: images.prefault({}).describe("Images of registries that builds start from."),
   registries: registries.prefault({}).describe("Registries of images."),
 });

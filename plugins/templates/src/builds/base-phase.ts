@@ -1,5 +1,6 @@
 import { SandboxError } from "@coppice/core";
-import type { WantedImage } from "../images/image-puller.js";
+import type { WantedDebian } from "../images/debian-image.js";
+import type { PulledImage, WantedImage } from "../images/image-puller.js";
 import { BuildFailure } from "../model/build-failure.js";
 import type { BuildBase } from "../model/build-request.js";
 import type { SourceBuild } from "../model/builder.js";
@@ -22,11 +23,11 @@ export async function startFrom(base: BuildBase, tools: BuildTools): Promise<Pro
     case "image": {
       const template = standIn(base.reference, tools);
       return template === undefined
-        ? fromImage(base, tools)
+        ? fromFiles(fromRegistry(base, tools), tools)
         : fromTemplate(template, `FROM ${base.reference}`, tools);
     }
     case "debian":
-      throw new BuildFailure("this server does not build from packages of Debian", "base");
+      return fromFiles(fromDebian(base, tools), tools);
   }
 }
 
@@ -57,16 +58,45 @@ function fromTemplate(source: SourceBuild, text: string, tools: BuildTools): Pro
   return { key: userKey(key), image, context: { ...context, user: DEFAULT_USER }, start, bytes };
 }
 
-async function fromImage(wanted: WantedImage, tools: BuildTools): Promise<Progress> {
-  const { workspace, signal, options } = tools;
-  const key = baseKey("image", options.request.limits.diskMiB, wanted.reference);
+/** Files from outside of this server. */
+interface Origin {
+  /** `image 'debian:12'` */
+  readonly name: string;
+  /** As the log has it. */
+  readonly text: string;
+  readonly key: string;
+  readonly unpacked: () => Promise<Progress>;
+}
+
+function fromRegistry(wanted: WantedImage, tools: BuildTools): Origin {
+  const { reference } = wanted;
+  const key = baseKey("image", tools.options.request.limits.diskMiB, reference);
+  const name = `image '${reference}'`;
+  return { name, text: `FROM ${reference}`, key, unpacked: () => pulled(wanted, tools) };
+}
+
+function fromDebian(wanted: WantedDebian, tools: BuildTools): Origin {
+  const { suite, packages } = wanted;
+  const key = baseKey("debian", tools.options.request.limits.diskMiB, suite, ...packages);
+  const text = `FROM DEBIAN ${suite} with ${packages.length} packages`;
+  const name = `Debian ${suite}`;
+  const unpacked = async (): Promise<Progress> => {
+    tools.print("info", "Installing the packages");
+    await using made = await tools.options.debian.make(wanted, tools.signal);
+    return await unpack(made, { name, key: baseKey("packages", made.digest) }, tools);
+  };
+  return { name, text, key, unpacked };
+}
+
+async function fromFiles({ name, text, key, unpacked }: Origin, tools: BuildTools): Promise<Progress> {
+  const { workspace, signal } = tools;
   const cached = tools.cached(userKey(key));
   const isCached = cached !== undefined;
-  tools.announce({ prefix: "base", text: `FROM ${wanted.reference}`, key, isCached });
-  const below = cached ?? (await unpacked(wanted, tools));
+  tools.announce({ prefix: "base", text, key, isCached });
+  const below = cached ?? (await unpacked());
   if (!isCached) {
     await workspace.open(below.image);
-    await provide(wanted, tools);
+    await provide(name, tools);
   }
   tools.announce({ prefix: "base", text: `DEFAULT USER ${DEFAULT_USER}`, key: userKey(key), isCached });
   if (cached !== undefined) return cached;
@@ -77,18 +107,28 @@ async function fromImage(wanted: WantedImage, tools: BuildTools): Promise<Progre
 }
 
 /** The files of an image as its registry has them. The same ones are not fetched again. */
-async function unpacked(wanted: WantedImage, tools: BuildTools): Promise<Progress> {
-  const { workspace, signal, print, options } = tools;
-  const { puller, images, settings } = options;
-  using remote = await puller.find(wanted, signal);
+async function pulled(wanted: WantedImage, tools: BuildTools): Promise<Progress> {
+  const { signal, print, options } = tools;
+  using remote = await options.puller.find(wanted, signal);
   print("debug", `${wanted.reference} is ${remote.digest}`);
   const key = baseKey("unpacked", remote.digest);
   const known = tools.find(key);
   if (known !== undefined) return known;
-  await using pulled = await remote.pull((line) => print("info", line));
+  await using made = await remote.pull((line) => print("info", line));
+  return await unpack(made, { name: `image '${wanted.reference}'`, key }, tools);
+}
+
+async function unpack(
+  { layout, reference, environment }: PulledImage,
+  { name, key }: Pick<Origin, "name" | "key">,
+  tools: BuildTools,
+): Promise<Progress> {
+  const { workspace, signal, print, options } = tools;
+  const { images, settings } = options;
+  const known = tools.find(key);
+  if (known !== undefined) return known;
   print("info", "Unpacking the image");
   const { maxSize: maxBytes, maxEntries } = settings.images;
-  const { layout, reference, environment } = pulled;
   try {
     const made = await workspace.unpack((image) =>
       images.unpack(image, { layout, reference, maxBytes, maxEntries }, signal),
@@ -97,13 +137,13 @@ async function unpacked(wanted: WantedImage, tools: BuildTools): Promise<Progres
     return tools.keep({ ...made, key, context, start: undefined });
   } catch (error) {
     if (!(error instanceof SandboxError) || error.code === "internal") throw error;
-    const message = `failed to unpack image '${wanted.reference}': ${error.message}`;
+    const message = `failed to unpack ${name}: ${error.message}`;
     throw new BuildFailure(message, "base", { cause: error });
   }
 }
 
 /** Gives an image the programs that clients of sandboxes count on. */
-async function provide({ reference }: WantedImage, tools: BuildTools): Promise<void> {
+async function provide(name: string, tools: BuildTools): Promise<void> {
   const { workspace, signal, print, options } = tools;
   const { builds } = options.settings;
   const hasBash = await installPrograms(await workspace.sandbox(), {
@@ -112,6 +152,5 @@ async function provide({ reference }: WantedImage, tools: BuildTools): Promise<v
     hasInternet: builds.allowInternetAccess && options.backend.offline !== true,
     timeoutMs: builds.installTimeout,
   });
-  if (!hasBash)
-    throw new BuildFailure(`image '${reference}' has no bash, which builds and sandboxes need`, "base");
+  if (!hasBash) throw new BuildFailure(`${name} has no bash, which builds and sandboxes need`, "base");
 }

@@ -1,5 +1,6 @@
 import type { Clock, Logger } from "@coppice/core";
 import type { SandboxBackend } from "@coppice/core/backend";
+import type { DebianImages } from "../images/debian-image.js";
 import type { ImagePuller } from "../images/image-puller.js";
 import type { LogLevel } from "../model/build-log.js";
 import type { BuildRequest } from "../model/build-request.js";
@@ -10,6 +11,7 @@ import { Workspace } from "../guest/workspace.js";
 
 export interface BuildServices {
   readonly puller: ImagePuller;
+  readonly debian: DebianImages;
   readonly settings: Pick<TemplatesConfig, "builds" | "images">;
   readonly clock: Clock;
   readonly log: Logger;

@@ -1,5 +1,5 @@
 import { type AgentConnection, startHostAgent } from "@coppice/agent";
-import { SandboxError, unlessAborted } from "@coppice/core";
+import { SandboxError, type Signal, unlessAborted } from "@coppice/core";
 
 export interface HostRun {
   readonly args: readonly string[];
@@ -18,6 +18,8 @@ export interface HostResult {
 
 const PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 const OUTPUT_BYTES = 16 * 1024;
+/** Time that a program has to remove what it has made. */
+const KILL_GRACE_MS = 10_000;
 
 /**
  * Programs of the host that make images. A small process of its own starts them, and ends them when this one ends, so
@@ -40,7 +42,12 @@ export class HostPrograms {
       // Its files are of nobody's business.
       umask: 0o077,
     });
-    const end = (): void => void started.kill("SIGKILL", "group").catch(() => undefined);
+    let killing: NodeJS.Timeout | undefined;
+    const kill = (how: Signal): void => void started.kill(how, "group").catch(() => undefined);
+    const end = (): void => {
+      kill("SIGTERM");
+      killing = setTimeout(kill, KILL_GRACE_MS, "SIGKILL");
+    };
     signal.addEventListener("abort", end, { once: true });
     try {
       let output = Buffer.alloc(0);
@@ -59,6 +66,7 @@ export class HostPrograms {
       throw error;
     } finally {
       signal.removeEventListener("abort", end);
+      clearTimeout(killing);
     }
   }
 

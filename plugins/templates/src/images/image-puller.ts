@@ -5,6 +5,7 @@ import { messageOf, Semaphore } from "@coppice/core";
 import { BuildFailure } from "../model/build-failure.js";
 import type { RegistryCredentials } from "../model/registry-credentials.js";
 import type { TemplatesConfig } from "../templates-config.js";
+import { ARCHITECTURE } from "./architecture.js";
 import type { HostPrograms } from "./host-programs.js";
 import { readLayout } from "./image-layout.js";
 import { type ImageReference, isDigest, parseImageReference } from "./image-reference.js";
@@ -46,8 +47,6 @@ export interface ImagePullerOptions {
 }
 
 const NAME = "image";
-const ARCHITECTURES: Readonly<Record<string, string>> = { x64: "amd64", ia32: "386" };
-const ARCHITECTURE = ARCHITECTURES[process.arch] ?? process.arch;
 
 /** Pulls images with skopeo. */
 export class ImagePuller {

@@ -22,6 +22,7 @@ import linuxNamespaces from "@coppice/plugin-linux-namespaces";
 import { ImageBuilder } from "../builds/image-builder.js";
 import { runScript } from "../guest/guest-run.js";
 import { HostPrograms } from "../images/host-programs.js";
+import { DebianImages } from "../images/debian-image.js";
 import { ImagePuller } from "../images/image-puller.js";
 import type { BuildResult } from "../model/build-context.js";
 import type { LogEntry } from "../model/build-log.js";
@@ -69,7 +70,7 @@ export class BuildHost implements AsyncDisposable {
   }
 
   static async open(
-    settings: { readonly builds?: object; readonly images?: object } = {},
+    settings: { readonly builds?: object; readonly images?: object; readonly debian?: object } = {},
   ): Promise<BuildHost> {
     return new BuildHost(await openParts(settings));
   }
@@ -223,7 +224,11 @@ export class BuildHost implements AsyncDisposable {
   }
 }
 
-async function openParts(settings: { readonly builds?: object; readonly images?: object }) {
+async function openParts(settings: {
+  readonly builds?: object;
+  readonly images?: object;
+  readonly debian?: object;
+}) {
   const directory = await mkdtemp(join(tmpdir(), "coppice-builds-"));
   const sandboxes = join(directory, "namespaces");
   const pulls = join(directory, "pulls");
@@ -240,9 +245,10 @@ async function openParts(settings: { readonly builds?: object; readonly images?:
   const programs = new HostPrograms();
   const puller = new ImagePuller({ programs, settings: config, directory: () => pulls });
   await puller.clear();
+  const debian = new DebianImages({ programs, settings: config.debian, directory: () => pulls });
   const backends = server.resolve(Backends);
   const log = { warn: fail, error: fail } as unknown as Logger;
-  const builder = new ImageBuilder({ backends, puller, settings: config, clock: systemClock, log });
+  const builder = new ImageBuilder({ backends, puller, debian, settings: config, clock: systemClock, log });
   return {
     directory,
     registry,
