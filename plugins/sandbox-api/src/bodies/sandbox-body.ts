@@ -29,9 +29,17 @@ export function sandboxBody({ record }: LiveSandbox, domain: string | undefined)
   };
 }
 
-export function listedSandboxBody({ record }: LiveSandbox, capacity: Capacity) {
+/** What bodies of sandboxes have beside their records. */
+export interface SandboxDetails {
+  readonly capacity: Capacity;
+  /** Name of its template. */
+  readonly alias: string;
+}
+
+export function listedSandboxBody({ record }: LiveSandbox, { capacity, alias }: SandboxDetails) {
   return {
     ...identity(record),
+    alias,
     startedAt: new Date(record.startedAtMs).toISOString(),
     endAt: record.endsAtMs === undefined ? NEVER : new Date(record.endsAtMs).toISOString(),
     cpuCount: Math.max(Math.round(capacity.cpuCount), 1),
@@ -47,10 +55,10 @@ export function listedSandboxBody({ record }: LiveSandbox, capacity: Capacity) {
 export function sandboxDetailBody(
   sandbox: LiveSandbox,
   {
-    capacity,
     domain,
     isOffline,
-  }: { readonly capacity: Capacity; readonly domain: string | undefined; readonly isOffline: boolean },
+    ...details
+  }: SandboxDetails & { readonly domain: string | undefined; readonly isOffline: boolean },
 ) {
   const {
     accessToken,
@@ -62,7 +70,7 @@ export function sandboxDetailBody(
     maskRequestHost,
   } = sandbox.record;
   return {
-    ...listedSandboxBody(sandbox, capacity),
+    ...listedSandboxBody(sandbox, details),
     ...(accessToken === undefined ? {} : { envdAccessToken: accessToken }),
     domain: domain ?? null,
     allowInternetAccess: allowInternetAccess && !isOffline,

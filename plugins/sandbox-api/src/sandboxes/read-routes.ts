@@ -1,5 +1,4 @@
 import {
-  type Capacities,
   type LiveSandbox,
   parseInput,
   parseSandboxId,
@@ -9,6 +8,7 @@ import {
   tenantOf,
 } from "@coppice/core";
 import { z } from "zod";
+import { aliasOf } from "../bodies/alias-of.js";
 import { listedSandboxBody, metricBody, sandboxDetailBody } from "../bodies/sandbox-body.js";
 import { templateIdOf } from "../bodies/template-id-of.js";
 import type { ApiServices } from "./api-services.js";
@@ -37,7 +37,7 @@ export function mountReads(
 ): void {
   router.get("/sandboxes", async (ctx) => {
     const page = listSandboxes(sandboxes(ctx).list(), parseLegacyListQuery(requestOf(ctx).url.searchParams));
-    ctx.body = await listBody(page.sandboxes, capacities);
+    ctx.body = await listBody(page.sandboxes, { capacities, templates });
   });
 
   router.get("/v2/sandboxes", async (ctx) => {
@@ -47,7 +47,7 @@ export function mountReads(
     const page = listSandboxes(sandboxes(ctx).list(), { ...query, template });
     if (page.nextToken !== undefined) ctx.set("X-Next-Token", page.nextToken);
     if (page.totalRunning !== undefined) ctx.set("X-Total-Running", String(page.totalRunning));
-    ctx.body = await listBody(page.sandboxes, capacities);
+    ctx.body = await listBody(page.sandboxes, { capacities, templates });
   });
 
   // Before the route of one sandbox, which would take the word for an id.
@@ -68,6 +68,7 @@ export function mountReads(
     const backend = backends.all().find(({ name }) => name === sandbox.record.backend);
     ctx.body = sandboxDetailBody(sandbox, {
       capacity: await capacities.of(sandbox),
+      alias: aliasOf(sandbox.record, templates),
       domain: domain(),
       isOffline: backend?.offline === true,
     });
@@ -84,9 +85,15 @@ export function mountReads(
   });
 }
 
-async function listBody(sandboxes: readonly LiveSandbox[], capacities: Capacities) {
+async function listBody(
+  sandboxes: readonly LiveSandbox[],
+  { capacities, templates }: Pick<ApiServices, "capacities" | "templates">,
+) {
   return Promise.all(
-    sandboxes.map(async (sandbox) => listedSandboxBody(sandbox, await capacities.of(sandbox))),
+    sandboxes.map(async (sandbox) => {
+      const alias = aliasOf(sandbox.record, templates);
+      return listedSandboxBody(sandbox, { capacity: await capacities.of(sandbox), alias });
+    }),
   );
 }
 

@@ -336,7 +336,10 @@ describe("lists of templates", () => {
       "GET /v2/templates?limit=0",
     ])
       assert.equal((await server.ask(bad)).status, 400, bad);
-    const named = await server.ask<readonly unknown[]>("GET /v2/sandboxes?template=one");
-    assert.equal(named.json.length, 2);
+    const named = await server.ask<readonly Template[]>("GET /v2/sandboxes?template=one");
+    assert.deepEqual(
+      named.json.map(({ templateID, alias }) => [templateID, alias]),
+      Array.from({ length: 2 }, () => [first?.templateID, "one"]),
+    );
   });
 });
