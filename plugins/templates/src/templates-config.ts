@@ -57,6 +57,13 @@ const builds = z.strictObject({
     .record(z.string(), z.string())
     .default({ "e2bdev/base": "base" })
     .describe("Templates of this server to start from in place of images, where there is a build of them."),
+  certificates: z
+    .string()
+    .min(1)
+    .optional()
+    .describe(
+      "PEM file with authorities that templates of images and packages trust beside their own, for a network whose proxy opens TLS.",
+    ),
   installTimeout: duration("10m").describe("Time for installing programs that an image lacks."),
   readyTimeout: duration("10m").describe("Time until the ready command succeeds at the end of a build."),
   maxCopy: size("10GiB").describe("Bytes of the files of one COPY step, unpacked."),

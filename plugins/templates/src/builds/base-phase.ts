@@ -4,6 +4,7 @@ import type { PulledImage, WantedImage } from "../images/image-puller.js";
 import { BuildFailure } from "../model/build-failure.js";
 import type { BuildBase } from "../model/build-request.js";
 import type { SourceBuild } from "../model/builder.js";
+import { type Authorities, readAuthorities, trustAuthorities } from "./authorities.js";
 import { makeAccount } from "../guest/accounts.js";
 import { installPrograms } from "./base-programs.js";
 import type { BuildTools, Progress } from "./build-tools.js";
@@ -88,15 +89,21 @@ function fromDebian(wanted: WantedDebian, tools: BuildTools): Origin {
   return { name, text, key, unpacked };
 }
 
-async function fromFiles({ name, text, key, unpacked }: Origin, tools: BuildTools): Promise<Progress> {
+async function fromFiles({ name, text, unpacked, ...origin }: Origin, tools: BuildTools): Promise<Progress> {
   const { workspace, signal } = tools;
+  const { certificates } = tools.options.settings.builds;
+  const authorities = certificates === undefined ? undefined : await readAuthorities(certificates);
+  const key =
+    authorities === undefined
+      ? origin.key
+      : stepKey(origin.key, { type: "TRUST", args: [authorities.digest], filesHash: undefined });
   const cached = tools.cached(userKey(key));
   const isCached = cached !== undefined;
   tools.announce({ prefix: "base", text, key, isCached });
   const below = cached ?? (await unpacked());
   if (!isCached) {
     await workspace.open(below.image);
-    await provide(name, tools);
+    await provide(name, tools, authorities);
   }
   tools.announce({ prefix: "base", text: `DEFAULT USER ${DEFAULT_USER}`, key: userKey(key), isCached });
   if (cached !== undefined) return cached;
@@ -143,7 +150,7 @@ async function unpack(
 }
 
 /** Gives an image the programs that clients of sandboxes count on. */
-async function provide(name: string, tools: BuildTools): Promise<void> {
+async function provide(name: string, tools: BuildTools, authorities: Authorities | undefined): Promise<void> {
   const { workspace, signal, print, options } = tools;
   const { builds } = options.settings;
   const hasBash = await installPrograms(await workspace.sandbox(), {
@@ -153,4 +160,7 @@ async function provide(name: string, tools: BuildTools): Promise<void> {
     timeoutMs: builds.installTimeout,
   });
   if (!hasBash) throw new BuildFailure(`${name} has no bash, which builds and sandboxes need`, "base");
+  if (authorities === undefined) return;
+  const problem = await trustAuthorities(await workspace.sandbox(), authorities, signal);
+  if (problem !== undefined) print("warn", `${name} does not trust the operator's authorities: ${problem}`);
 }
