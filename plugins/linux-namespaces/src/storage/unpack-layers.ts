@@ -1,4 +1,5 @@
 import { statfs } from "node:fs/promises";
+import { constants } from "node:os";
 import { dirname } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { SandboxError } from "@coppice/core";
@@ -146,7 +147,8 @@ function tooLarge({ maxBytes, maxEntries }: ImageSource): SandboxError {
 }
 
 function failureOf({ code, output }: HostRun, source: ImageSource): SandboxError {
-  if (/file too large|cpu limit exceeded/i.test(output)) return tooLarge(source);
+  // The kernel kills it at its limit of processor time, or when the host has no memory left.
+  if (code === -constants.signals.SIGKILL || output.includes("file too large")) return tooLarge(source);
   if (/no space left on device|disk quota exceeded/.test(output)) {
     return new SandboxError("host_resources_exhausted", "the host has no space for the image");
   }
