@@ -22,7 +22,7 @@ export interface ImageReport {
   readonly lost: readonly ImageRecord[];
   /** Images that no build and no layer has; those of a running build are not among them. */
   readonly unneeded: readonly Pick<ImageRecord, "id" | "backend">[];
-  /** Images of backends that this server does not have, or that have no images. */
+  /** Images of backends that this server does not have, or that cannot list them. */
   readonly unknown: readonly ImageRecord[];
 }
 
@@ -70,11 +70,9 @@ export class ImageKeeper {
 
   /** Compares the store with the backends. Changes nothing. */
   async check(): Promise<ImageReport> {
-    const { store, backends } = this.#options;
+    const { store } = this.#options;
     const { images } = store();
-    const found = new Map<string, ReadonlySet<ImageId>>();
-    for (const { name, images: facet } of backends.all())
-      if (facet !== undefined) found.set(name, new Set(await facet.list()));
+    const found = await this.#listed();
     // After the lists: a build that ran meanwhile has named its images before it made them.
     const unneeded = this.#unheld(images.unneeded());
     const known = images.list();
@@ -156,6 +154,21 @@ export class ImageKeeper {
         );
       }
     }
+  }
+
+  /** Images of each backend that can list them: of another one, none counts as lost. */
+  async #listed(): Promise<ReadonlyMap<string, ReadonlySet<ImageId>>> {
+    const { backends, log } = this.#options;
+    const found = new Map<string, ReadonlySet<ImageId>>();
+    for (const { name, images } of backends.all()) {
+      if (images === undefined) continue;
+      try {
+        found.set(name, new Set(await images.list()));
+      } catch (error) {
+        log.error({ backend: name, err: error }, "the images of a backend could not be listed");
+      }
+    }
+    return found;
   }
 
   #facetOf(name: string) {
