@@ -220,22 +220,24 @@ describe("COPY", { skip: WITHOUT_BUILDS, timeout: 240_000, concurrency: 1 }, () 
   });
   after(() => host[Symbol.asyncDispose]());
 
-  for (const [at, { name, archive, copy, given, look, finds }] of CASES.entries()) {
-    it(name, async () => {
-      // Clients send both.
-      const hash = host.upload(archive, { gzip: at % 2 === 0 });
-      const { result } = await host.build({
-        steps: [
-          ["RUN", "mkdir /at", "root"],
-          ["WORKDIR", "/at"],
-          ["RUN", given ?? "true", "root"],
-          [at % 2 === 0 ? "COPY" : "add", ...copy, hash],
-        ],
+  it("merges, replaces and follows as Docker does", async (t) => {
+    for (const [at, { name, archive, copy, given, look, finds }] of CASES.entries()) {
+      await t.test(name, async () => {
+        // Clients send both.
+        const hash = host.upload(archive, { gzip: at % 2 === 0 });
+        const { result } = await host.build({
+          steps: [
+            ["RUN", "mkdir /at", "root"],
+            ["WORKDIR", "/at"],
+            ["RUN", given ?? "true", "root"],
+            [at % 2 === 0 ? "COPY" : "add", ...copy, hash],
+          ],
+        });
+        assert.equal(await host.run(result, `cd /at; ${look}`), finds);
+        assert.equal(await host.run(result, "echo /.b*"), "/.b*\n");
       });
-      assert.equal(await host.run(result, `cd /at; ${look}`), finds);
-      assert.equal(await host.run(result, "echo /.b*"), "/.b*\n");
-    });
-  }
+    }
+  });
 
   async function failureOf(...steps: readonly Step[]): Promise<string> {
     const error = await host.start({ steps }).run.then(

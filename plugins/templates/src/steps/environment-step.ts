@@ -18,7 +18,8 @@ export async function environmentStep({ type, args }: BuildStep, run: StepRun): 
   const given = new Map<string, string>();
   for (let at = 0; at < args.length; at += 2) {
     const [name = "", value = ""] = args.slice(at, at + 2);
-    if (name === "" || /[=\0]/.test(name)) refuse(`'${name}' is no name of an environment variable`);
+    // The parser of Dockerfiles in E2B's JavaScript client takes `A="b c"` for two arguments: names may have a `=`.
+    if (name === "" || name.includes("\0")) refuse(`'${name}' is no name of an environment variable`);
     if (value.includes("\0")) refuse(`the value of ${name} contains a NUL byte`);
     given.set(name, value);
   }

@@ -95,7 +95,8 @@ describe("steps of a build", { skip: WITHOUT_BUILDS, timeout: 240_000, concurren
     assert.equal(await failureOf(["ENV", "A"]), "ENV requires both a key and value arguments");
     assert.equal(await failureOf(["arg", "A", "1", "B"]), "ARG requires both a key and value arguments");
     assert.equal(await failureOf(["ENV"]), "ENV does not support passing no arguments");
-    assert.match(await failureOf(["ENV", "A=B", "1"]), /^'A=B' is no name of an environment variable$/);
+    assert.deepEqual(await outputOf(["ENV", 'A="b', 'c"'], ["RUN", 'echo "$A"']), ['"b=c"']);
+    assert.match(await failureOf(["ENV", "", "1"]), /^'' is no name of an environment variable$/);
     assert.match(await failureOf(["ENV", "A", "1\0"]), /NUL byte$/);
   });
 
