@@ -1,10 +1,14 @@
 import { type Examination, type Finding, messageOf } from "@coppice/core";
 import type { EnforcedLimit } from "./host/enforced-limits.js";
+import type { HostProblem } from "./host/host-problem.js";
 import type { JailBackend } from "./jail-backend.js";
+import { serviceProblems, trialProblems } from "./host-trials.js";
 import type { JailSettings } from "./jail-freebsd-config.js";
+import type { Opened } from "./open-host.js";
 
 const CODE_INTERPRETER = "code-interpreter-v1";
 const SEE_JAILS = "security.bsd.see_jail_proc";
+const RESTARTS = "daemon(8) begins a server again whose sandboxes live on";
 const REBOOT = "put kern.racct.enable=1 into /boot/loader.conf (config/freebsd/loader.conf) and reboot";
 
 /** Returns the findings of `coppice doctor` for this host: problems with their fixes, then the options it offers. */
@@ -14,19 +18,25 @@ export async function diagnoseHost(
   { plugins }: Examination,
 ): Promise<readonly Finding[]> {
   const found = await backend.problems();
-  const problems = (found.length > 0 ? found : await backend.trialProblems()).map(
-    (problem) => ({ severity: "fail", ...problem }) as const,
-  );
+  if (found.length > 0) return asFindings(found);
+  const opened = await backend.look();
+  const problems = asFindings(await trialProblems(opened, settings));
   if (problems.some(({ severity }) => severity === "fail")) return problems;
+  const service = asFindings(await serviceProblems(opened, settings));
   return [
     { severity: "ok", message: "the commands that make a sandbox work" },
     ...problems,
-    ...((await backend.enforcedLimits()) ?? []).map(describeLimit),
-    await describeSight(backend),
+    ...(service.length > 0 ? service : [{ severity: "ok", message: RESTARTS } as const]),
+    ...opened.limits.map(describeLimit),
+    await describeSight(opened),
     describeNetwork(settings),
     describeSignatures(settings),
-    ...(plugins.has("jupyter") ? [await describeCodeInterpreter(backend)] : []),
+    ...(plugins.has("jupyter") ? [await describeCodeInterpreter(opened)] : []),
   ];
+}
+
+function asFindings(problems: readonly HostProblem[]): readonly Finding[] {
+  return problems.map((problem) => ({ severity: "fail", ...problem }));
 }
 
 function describeLimit({ name, isEnforced, how }: EnforcedLimit): Finding {
@@ -34,8 +44,9 @@ function describeLimit({ name, isEnforced, how }: EnforcedLimit): Finding {
   return isEnforced ? { severity: "ok", message } : { severity: "warn", message, fix: REBOOT };
 }
 
-async function describeSight(backend: JailBackend): Promise<Finding> {
-  if ((await backend.sysctl(SEE_JAILS)) === "0") {
+async function describeSight({ host }: Opened): Promise<Finding> {
+  const { stdout } = await host.try("sysctl", ["-n", SEE_JAILS]);
+  if (stdout.trim() === "0") {
     return { severity: "ok", message: "users of the host do not see into jails" };
   }
   const fix = `sysctl ${SEE_JAILS}=0, and put it into /etc/sysctl.conf`;
@@ -57,12 +68,18 @@ function describeSignatures({ templateSignatures }: JailSettings): Finding {
   return { severity: "ok", message };
 }
 
-async function describeCodeInterpreter(backend: JailBackend): Promise<Finding> {
+async function describeCodeInterpreter({ datasets, templates }: Opened): Promise<Finding> {
+  const fix = "coppice template build <config.yaml> config/freebsd/code-interpreter-v1.yaml";
   try {
-    const snapshot = await backend.templateSnapshot(CODE_INTERPRETER);
-    return { severity: "ok", message: `template ${CODE_INTERPRETER} is ${snapshot}` };
+    const snapshot = await templates.snapshotOf(CODE_INTERPRETER);
+    const message = `template ${CODE_INTERPRETER} is ${snapshot}`;
+    if (await datasets.hasSnapshot(snapshot)) return { severity: "ok", message };
+    return {
+      severity: "fail",
+      message: `there is no snapshot ${snapshot} for template ${CODE_INTERPRETER}`,
+      fix,
+    };
   } catch (error) {
-    const fix = "coppice template build <config.yaml> config/freebsd/code-interpreter-v1.yaml";
     return { severity: "fail", message: messageOf(error), fix };
   }
 }

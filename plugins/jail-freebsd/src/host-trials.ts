@@ -1,6 +1,7 @@
 import { rmdir } from "node:fs/promises";
 import { join } from "node:path";
 import { messageOf } from "@coppice/core";
+import { tryDaemon } from "./host/daemon-trial.js";
 import type { HostProblem } from "./host/host-problem.js";
 import { HostCommandError } from "./host/host.js";
 import type { JailSettings } from "./jail-freebsd-config.js";
@@ -16,6 +17,8 @@ const NAME = "coppice-doctor";
 /** Clone of the template `base` that exists only during the trials. */
 const DATASET = "doctor-trial";
 const BASH = "packages: [bash] and a link /bin/bash in its file, as config/freebsd/base.yaml has them";
+/** Exit code of the agent without arguments. */
+const USAGE = 64;
 const EVERYTHING = { allowOut: [], denyOut: [] };
 const ACCOUNTING = "put kern.racct.enable=1 into /boot/loader.conf and reboot";
 const SEE_STEPS = "see the steps of docs/freebsd.md";
@@ -37,6 +40,8 @@ export async function trialProblems(opened: Opened, settings: JailSettings): Pro
   const stack =
     networks !== undefined && lease !== undefined ? networks.stackOf(lease) : { kind: "own" as const };
   const jail = { name: NAME, hostname: NAME, root, stack, devfsRuleset, procfs, sysvipc, mounts };
+  // A program that is for this system, and needs no library of the jail, says how it is used.
+  const startsAgent = `${agentInside}/${AGENT}; [ $? = ${USAGE} ]`;
   const removal: readonly Trial[] = [
     [() => jails.remove(paths), SEE_STEPS],
     [() => lease && networks?.disconnect(lease), SEE_STEPS],
@@ -51,8 +56,12 @@ export async function trialProblems(opened: Opened, settings: JailSettings): Pro
     [() => lease && networks?.prepare(lease, EVERYTHING), "kldload pf, and pf_enable in rc.conf"],
     [() => jails.create(paths, jail), "a kernel with the option VIMAGE, as GENERIC has it"],
     [() => lease && networks?.connect(NAME, lease), SEE_STEPS],
-    [() => rules?.usage([NAME]), ACCOUNTING],
-    [() => host.run("jexec", [NAME, "/bin/sh", "-c", `[ -x ${agentInside}/${AGENT} ]`]), SEE_STEPS],
+    // Usage of several jails comes without names, in the order of the question.
+    [() => rules?.usage([NAME, NAME]), ACCOUNTING],
+    [
+      () => host.run("jexec", [NAME, "/bin/sh", "-c", startsAgent]),
+      "npm run setup, by the compiler of the base system",
+    ],
     // By which E2B's SDKs start each command.
     [() => host.run("jexec", [NAME, "/bin/bash", "-l", "-c", "true"]), BASH, "warn"],
     [() => jails.pause(NAME), SEE_STEPS],
@@ -67,6 +76,27 @@ export async function trialProblems(opened: Opened, settings: JailSettings): Pro
   // Not a recursive removal: file systems that could not be unmounted stay whole.
   await rmdir(root).catch(() => undefined);
   return [...problems.values()];
+}
+
+/** Has daemon(8) begin a server again whose agent lives on. @returns the failure. */
+export async function serviceProblems(
+  { agent, host }: Opened,
+  settings: JailSettings,
+): Promise<HostProblem[]> {
+  const { directory, hostOutputLimit: outputLimitBytes, programs } = settings;
+  try {
+    await tryDaemon(host, {
+      agent,
+      programs,
+      outputLimitBytes,
+      directory: join(directory, `${NAME}-daemon`),
+    });
+    return [];
+  } catch (error) {
+    return [
+      { message: describe(error), fix: "until then: service coppice restart, after each end of the server" },
+    ];
+  }
 }
 
 function describe(error: unknown): string {

@@ -67,10 +67,19 @@ async function filesBelow(directory: string): Promise<string> {
   return names.map(({ name }) => name).join("\n") + (await Promise.all(texts)).join("\n");
 }
 
+/** Lines of zfs(8) on a dataset, all of them: it is asked again about others. */
+function propertiesOf(name: string, values: Readonly<Record<string, string>> = {}): readonly string[] {
+  return ["owner", "state", "template", "limits", "snapshot"].map((property) => {
+    const value = values[property];
+    return `${name}\tcoppice:${property}\t${value === undefined ? "-\t-" : `${value}\tlocal`}\n`;
+  });
+}
+
 describe("hostile input of a client", { skip: reasonWithoutRecordingHost() ?? false }, () => {
   it("reaches no program, no jail.conf and no anchor of the host unless it is plain", async () => {
     await using recording = await openRecordingHost({ network: { kind: "vnet" } });
     await mkdir(join(recording.settings.directory, "roots"), { recursive: true, mode: 0o755 });
+    await recording.answer("zfs", propertiesOf(recording.settings.dataset).join(""));
     const backend = new JailBackend({
       settings: recording.settings,
       leases: new MemoryLeases(),
@@ -119,9 +128,11 @@ describe("hostile input of a client", { skip: reasonWithoutRecordingHost() ?? fa
     await using recording = await openRecordingHost();
     const { host, settings } = recording;
     const owner = installationOf(settings.directory);
-    const lines = Object.entries({ owner, state: "running" }).map(
-      ([name, value]) => `${settings.dataset}/volume-v1\tcoppice:${name}\t${value}\tlocal\n`,
-    );
+    const { dataset } = settings;
+    const lines = [
+      ...propertiesOf(dataset),
+      ...propertiesOf(`${dataset}/volume-v1`, { owner, state: "running" }),
+    ];
     await recording.answer("zfs", lines.join(""));
     const datasets = new Datasets(host, { parent: settings.dataset, owner });
     for (const text of strings()) {
@@ -138,7 +149,9 @@ describe("hostile input of a client", { skip: reasonWithoutRecordingHost() ?? fa
       ]) {
         // Mount points may have these characters.
         if (mount.volume === "v1" && /^(\/[A-Za-z0-9._@:+-]+)+$/.test(mount.path)) continue;
-        await assert.rejects(volumes.mountsIn("/root-of-one", [{ ...mount, readOnly: false }]));
+        const mounts = volumes.mountsIn("/root-of-one", [{ ...mount, readOnly: false }]);
+        const refused = mount.volume === "v1" ? { code: "invalid_argument" } : /is no id of a volume/;
+        await assert.rejects(mounts, refused);
       }
     }
     const seen = (await recording.calls()).map(({ args }) => args.join("\n")).join("\n");

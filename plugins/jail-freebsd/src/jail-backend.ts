@@ -19,7 +19,6 @@ import type { DatasetState, OwnedDataset } from "./zfs/datasets.js";
 import type { EnforcedLimit } from "./host/enforced-limits.js";
 import { connectSoon } from "./host/host.js";
 import type { HostProblem } from "./host/host-problem.js";
-import { trialProblems } from "./host-trials.js";
 import { hostGaps, hostProblems, missingPrograms } from "./host-problems.js";
 import type { JailSettings } from "./jail-freebsd-config.js";
 import { JexecCommands } from "./jails/jexec-commands.js";
@@ -103,29 +102,20 @@ export class JailBackend implements SandboxBackend {
     const missing = await missingPrograms(this.#settings);
     if (missing.length > 0) return missing;
     try {
-      return await hostProblems({ settings: this.#settings, ...(await this.#look()) });
+      return await hostProblems({ settings: this.#settings, ...(await this.look()) });
     } catch (error) {
       return [{ message: messageOf(error), fix: "see docs/freebsd.md" }];
     }
   }
 
-  /** Commands that make a sandbox and that fail on this host, which has no other problem. */
-  async trialProblems(): Promise<readonly HostProblem[]> {
-    return trialProblems(await this.#look(), this.#settings);
-  }
-
-  /** Reads a value of sysctl(8); undefined for an unknown name. */
-  async sysctl(name: string): Promise<string | undefined> {
-    const { code, stdout } = await (await this.#look()).host.try("sysctl", ["-n", name]);
-    return code === 0 ? stdout.trim() : undefined;
-  }
-
-  /** The snapshot that new sandboxes of a template are cloned from. @throws SandboxError not_found */
-  async templateSnapshot(template: string): Promise<string> {
-    const { datasets, templates } = await this.#look();
-    const snapshot = await templates.snapshotOf(template);
-    if (await datasets.hasSnapshot(snapshot)) return snapshot;
-    throw new SandboxError("snapshot_not_found", `there is no snapshot ${snapshot} for template ${template}`);
+  /** For `coppice doctor` beside a server, and for a start that may fail: neither may end what runs. */
+  look(): Promise<Opened> {
+    if (this.#opening !== undefined) return this.#opening;
+    this.#looking ??= this.#openHost(true).catch((error: unknown) => {
+      this.#looking = undefined;
+      throw error;
+    });
+    return this.#looking;
   }
 
   async provision(spec: SandboxSpec, signal: AbortSignal): Promise<Sandbox> {
@@ -532,16 +522,6 @@ export class JailBackend implements SandboxBackend {
       throw error;
     });
     return this.#opening;
-  }
-
-  /** For `coppice doctor` beside a server, and for a start that may fail: neither may end what runs. */
-  #look(): Promise<Opened> {
-    if (this.#opening !== undefined) return this.#opening;
-    this.#looking ??= this.#openHost(true).catch((error: unknown) => {
-      this.#looking = undefined;
-      throw error;
-    });
-    return this.#looking;
   }
 
   async #endLook(): Promise<void> {

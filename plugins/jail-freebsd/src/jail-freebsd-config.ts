@@ -132,6 +132,7 @@ export const jailFreebsdConfig = z.strictObject({
       arp: program("/usr/sbin/arp", "arp(8)"),
       sockstat: program("/usr/bin/sockstat", "sockstat(1)"),
       sysctl: program("/sbin/sysctl", "sysctl(8)"),
+      daemon: program("/usr/sbin/daemon", "daemon(8), which `coppice doctor` tries"),
       tar: program("/usr/bin/tar", "tar(1)"),
       pkg: program("/usr/sbin/pkg", "pkg(8)"),
       pw: program("/usr/sbin/pw", "pw(8)"),

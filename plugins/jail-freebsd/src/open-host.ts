@@ -23,6 +23,8 @@ import { VolumeDatasets } from "./zfs/volume-datasets.js";
 /** Parts of an opened backend. */
 export interface Opened {
   readonly host: Host;
+  /** Program of the agent, on the host. */
+  readonly agent: string;
   readonly datasets: Datasets;
   readonly jails: Jails;
   readonly helpers: JexecHelpers;
@@ -90,6 +92,7 @@ export async function openHost(options: OpenHostOptions): Promise<Opened> {
   const held = reason === undefined ? rules : undefined;
   return {
     host,
+    agent,
     datasets,
     jails: await Jails.open(host),
     helpers: new JexecHelpers({

@@ -5,9 +5,9 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { describe, it } from "node:test";
 import { fileURLToPath } from "node:url";
-import type { JailSettings } from "@coppice/plugin-jail-freebsd";
+import { type JailSettings, serviceProblems, trialProblems } from "@coppice/plugin-jail-freebsd";
 import { startCoppice } from "../harness/server/coppice-command.js";
-import { openFreebsdHost, reasonWithoutFreebsdHost } from "../harness/freebsd/freebsd-host.js";
+import { AGENT_INSIDE, openFreebsdHost, reasonWithoutFreebsdHost } from "../harness/freebsd/freebsd-host.js";
 
 const ROOT = fileURLToPath(new URL("../../..", import.meta.url));
 const EXAMPLE = join(ROOT, "config", "freebsd.yaml");
@@ -111,6 +111,8 @@ describe("coppice doctor, with jail-freebsd", () => {
         whole.includes("ok    jail-freebsd: the commands that make a sandbox work"),
         whole.join("\n"),
       );
+      const restarts = "ok    jail-freebsd: daemon(8) begins a server again whose sandboxes live on";
+      assert.ok(whole.includes(restarts), whole.join("\n"));
       const shared = await linesOf("doctor", await write({ network: { kind: "alias" } }));
       assert.ok(
         shared.includes(
@@ -170,7 +172,7 @@ describe("coppice doctor, with jail-freebsd", () => {
       const problemsWith = async (settings: Partial<JailSettings> = {}) => {
         const backend = host.backend(settings);
         assert.deepEqual(await backend.problems(), []);
-        const problems = await backend.trialProblems();
+        const problems = await trialProblems(await backend.look(), { ...host.settings, ...settings });
         await backend.close();
         return problems;
       };
@@ -217,9 +219,62 @@ describe("coppice doctor, with jail-freebsd", () => {
         assert.deepEqual(await problemsWith(), [], `after zfs ${words}`);
         assert.deepEqual(await host.leaks(), []);
       }
+      const instead = async (program: "rctl" | "sysctl", script: string) => {
+        await writeFile(join(broken, program), `#!/bin/sh\n${script}\n`, { mode: 0o755 });
+        return { programs: { ...programs, [program]: join(broken, program) } };
+      };
+      // Ends with 0, but tells the usage of one jail alone.
+      const one = await instead("rctl", `[ "$1" != -u ] || set -- -u "$2"; exec ${programs.rctl} "$@"`);
+      const [usage] = await problemsWith(one);
+      assert.match(usage?.message ?? "", /^rctl -u jail:coppice-doctor jail:coppice-doctor:/);
+      const backend = host.backend(await instead("sysctl", "exit 0"));
+      const [parameters] = await backend.problems();
+      assert.match(parameters?.message ?? "", /^sysctl -N security\.jail\.param lists nothing/);
+      await backend.close();
+      // An agent that does not run in the jail.
+      const { base } = host.settings.templates;
+      const mounts = base?.mounts.filter(({ target }) => target !== AGENT_INSIDE) ?? [];
+      const templates = { ...host.settings.templates, base: { ...base, mounts } };
+      const [agent] = await problemsWith({ templates } as Partial<JailSettings>);
+      assert.match(agent?.message ?? "", /^jexec coppice-doctor \/bin\/sh -c .*coppice-agent/);
+      assert.match(agent?.fix ?? "", /npm run setup/);
       const alias = { ...host.settings.network, kind: "alias" as const };
       assert.deepEqual(await problemsWith({ network: alias }), []);
       assert.deepEqual(await host.leaks(), []);
+    },
+  );
+
+  it(
+    "tries whether daemon(8) begins a server again whose agent lives on, and leaves nothing",
+    { skip: reasonWithoutFreebsdHost() ?? false },
+    async () => {
+      await using host = await openFreebsdHost();
+      const broken = join(host.directory, "broken");
+      const folder = join(host.directory, "d");
+      const first = host.backend();
+      assert.deepEqual(await first.problems(), []);
+      await first.close();
+      const before = await readdir(folder);
+      /** @param script what stands in for daemon(8), instead of its stand-in. */
+      const problemsWith = async (script?: string) => {
+        if (script !== undefined) await writeFile(broken, `#!/bin/sh\n${script}\n`, { mode: 0o755 });
+        const daemon = script === undefined ? host.settings.programs.daemon : broken;
+        const programs = { ...host.settings.programs, daemon };
+        const backend = host.backend({ programs });
+        const problems = await serviceProblems(await backend.look(), { ...host.settings, programs });
+        await backend.close();
+        assert.deepEqual(await readdir(folder), before);
+        const running = await host.run("/usr/bin/ps", "-e", "-o", "args=");
+        assert.doesNotMatch(running, /coppice-doctor|restarted-server/);
+        return problems;
+      };
+      assert.deepEqual(await problemsWith(), []);
+      const [absent] = await problemsWith('echo "not here" >&2; exit 3');
+      assert.match(absent?.message ?? "", /^daemon -f -r -R 1 -S -T coppice-doctor .*: not here$/);
+      // Without -r.
+      const [once] = await problemsWith('shift 2; exec "${0%/*}/bin/daemon" -f "$@"');
+      assert.match(once?.message ?? "", /^daemon\(8\) has begun a program once, and not again after its end/);
+      assert.match(once?.fix ?? "", /service coppice restart/);
     },
   );
 

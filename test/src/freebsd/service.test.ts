@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { chmod, mkdir, readFile, symlink, writeFile } from "node:fs/promises";
+import { chmod, mkdir, readFile, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { after, before, describe, it } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
@@ -110,7 +110,6 @@ describe("the service of a FreeBSD host", { skip: reasonWithoutFreebsdHost() ?? 
       `coppice_enable=YES coppice_dir=${ROOT} coppice_node=${process.execPath}
        coppice_config=${inHost("etc/coppice.yaml")} coppice_env_file=${inHost("etc/environment")}`,
     );
-    await symlink(join(FREEBSD_SOURCES, "daemon.py"), inHost("bin/daemon"));
     const text = await readFile(join(ROOT, "config/freebsd/coppice.rc"), "utf8");
     script = inHost("etc/coppice");
     await writeFile(

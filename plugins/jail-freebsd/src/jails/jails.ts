@@ -32,7 +32,12 @@ export class Jails {
   /** Asks the kernel for its parameters, which differ between releases. @throws HostCommandError */
   static async open(host: Host): Promise<Jails> {
     const listed = (await host.run("sysctl", ["-N", PARAMETERS])).split("\n");
-    return new Jails(host, new Set(listed.map((name) => name.slice(PARAMETERS.length + 1))));
+    const known = listed.map((name) => name.slice(PARAMETERS.length + 1));
+    // Those that are not denied by name would be allowed.
+    if (!known.some((name) => name.startsWith("allow."))) {
+      throw new Error(`sysctl -N ${PARAMETERS} lists nothing that jails may be allowed`);
+    }
+    return new Jails(host, new Set(known));
   }
 
   /** Creates a jail without processes. @throws HostCommandError */

@@ -50,7 +50,8 @@ export async function openRecordingHost(settings: object = {}): Promise<Recordin
 } >> ${log}
 cat ${answers(name)}
 `;
-    await writeFile(answers(name), "");
+    // A kernel without parameters of jails is refused.
+    await writeFile(answers(name), name === "sysctl" ? "security.jail.param.allow.mount.\n" : "");
     await writeFile(join(directory, name), script);
     await chmod(join(directory, name), 0o755);
   }

@@ -196,7 +196,9 @@ exec /usr/bin/nsenter --mount=$pid/mnt --net=$pid/net --pid=$pid/pid_for_childre
     network: { kind: isConnected ? networkKind : "none" },
     templates: { "base": template, "code-interpreter-v1": template },
     programs: {
-      ...Object.fromEntries([...PROGRAMS, ...SCRIPTS, "pfctl"].map((name) => [name, join(bin, name)])),
+      ...Object.fromEntries(
+        [...PROGRAMS, ...SCRIPTS, "daemon", "pfctl"].map((name) => [name, join(bin, name)]),
+      ),
       ...HOST_PROGRAMS,
     },
   };
@@ -344,7 +346,7 @@ async function linkPrograms(compiled: string, bin: string): Promise<void> {
   await mkdir(bin);
   for (const name of PROGRAMS) await symlink(join(compiled, name), join(bin, name));
   for (const name of SCRIPTS) await symlink(join(FREEBSD_SOURCES, `${name}.sh`), join(bin, name));
-  await symlink(join(FREEBSD_SOURCES, "pfctl.py"), join(bin, "pfctl"));
+  for (const name of ["daemon", "pfctl"]) await symlink(join(FREEBSD_SOURCES, `${name}.py`), join(bin, name));
   await symlink(join(FREEBSD_SOURCES, "share-stack.sh"), join(bin, "share-stack"));
 }
 
