@@ -9,6 +9,8 @@ import {
   within,
 } from "@coppice/core";
 import type { Commands, StartedCommand } from "@coppice/plugin-commands";
+import { commandEnvironment } from "../guest/context-command.js";
+import { exitText } from "../guest/guest-run.js";
 import type { TemplatesConfig } from "../templates-config.js";
 import { outputTail } from "./output-tail.js";
 import { untilReady } from "./until-ready.js";
@@ -28,8 +30,9 @@ export class StartCommands implements Startup {
     this.#options = options;
   }
 
+  /** False for a template with a ready command alone: it was ready at the end of its build. */
   concerns({ build }: LiveSandbox["record"]): boolean {
-    return build?.start !== undefined;
+    return build?.start !== undefined && build.start.command !== "";
   }
 
   /** @throws SandboxError start_command_failed with the end of its stderr, or the signal's reason. */
@@ -70,7 +73,7 @@ export class StartCommands implements Startup {
       path: "/bin/bash",
       args: ["-l", "-c", command],
       // A creator's variables go before those of the template.
-      environment: { ...environment, ...sandbox.record.environment },
+      environment: { ...commandEnvironment(environment), ...sandbox.record.environment },
       cwd: workdir ?? "~",
       user,
       input: "none",
@@ -82,7 +85,7 @@ export class StartCommands implements Startup {
 async function failureOf(started: StartedCommand, until: AbortSignal): Promise<never> {
   const { exit } = await started.ended;
   if (exit?.code !== 0) {
-    const how = exit?.code === undefined ? `signal ${exit?.signal ?? "unknown"}` : `exit status ${exit.code}`;
+    const how = exit === undefined ? "its sandbox has ended" : exitText(exit);
     throw new Error(`error running start command: ${how}`);
   }
   return unlessAborted(until, () => new Promise<never>(() => {}));

@@ -6,6 +6,8 @@ import {
   sleep,
   type StartCommand,
 } from "@coppice/core";
+import { commandEnvironment } from "../guest/context-command.js";
+import { runInGuest } from "../guest/guest-run.js";
 import type { TemplatesConfig } from "../templates-config.js";
 
 export interface UntilReadyOptions {
@@ -66,28 +68,19 @@ async function succeeds(
   { command, user: name, workdir, environment }: StartCommand,
   signal: AbortSignal,
 ): Promise<boolean> {
-  const { runtime } = sandbox;
+  const { runtime, record } = sandbox;
   const user = await runtime.user(name);
-  const started = await runtime.spawn({
-    path: "/bin/bash",
-    args: ["-l", "-c", command],
-    env: processEnvironment(sandbox, user, { ...environment, ...sandbox.record.environment }),
-    cwd: workdir ?? user.home,
-    user: name,
-    input: "none",
-  });
-  // It may have ended by itself meanwhile.
-  const stop = (): void => void started.kill("SIGKILL", "group").catch(() => {});
-  if (signal.aborted) stop();
-  signal.addEventListener("abort", stop, { once: true });
-  // Unread output would block it.
-  discard(started.output).catch(() => {});
-  const { code } = await started.exit;
-  signal.removeEventListener("abort", stop);
-  signal.throwIfAborted();
-  return code === 0;
-}
-
-async function discard(output: AsyncIterable<unknown>): Promise<void> {
-  for await (const piece of output) void piece;
+  const extra = { ...commandEnvironment(environment), ...record.environment };
+  const exit = await runInGuest(
+    runtime,
+    {
+      path: "/bin/bash",
+      args: ["-l", "-c", command],
+      env: processEnvironment(sandbox, user, extra),
+      cwd: workdir ?? user.home,
+      user: name,
+    },
+    { signal },
+  );
+  return exit.code === 0;
 }

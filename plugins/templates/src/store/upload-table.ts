@@ -28,10 +28,6 @@ export class UploadTable {
     return this.#statements.use.run(nowMs, tenant, hash).changes > 0;
   }
 
-  has(tenant: string, hash: string): boolean {
-    return this.#statements.has.get(tenant, hash) !== undefined;
-  }
-
   /** Bytes of all of a tenant. */
   usage(tenant: string): number {
     return Number(this.#statements.usage.get(tenant)?.["bytes"]);
@@ -62,7 +58,6 @@ function prepare(database: DatabaseSync) {
       "INSERT OR REPLACE INTO upload (tenant, hash, bytes, used_at_ms) VALUES (?, ?, ?, ?)",
     ),
     use: database.prepare("UPDATE upload SET used_at_ms = ? WHERE tenant = ? AND hash = ?"),
-    has: database.prepare("SELECT 1 FROM upload WHERE tenant = ? AND hash = ?"),
     usage: database.prepare("SELECT coalesce(sum(bytes), 0) AS bytes FROM upload WHERE tenant = ?"),
     remove: database.prepare("DELETE FROM upload WHERE tenant = ? AND hash = ?"),
     list: database.prepare("SELECT * FROM upload WHERE tenant = ? ORDER BY used_at_ms"),
