@@ -51,6 +51,12 @@ async function fetchNode() {
  */
 export async function ensureNode() {
   if (isNewEnough(process.version)) return process.execPath;
+  if (process.platform === "freebsd") {
+    // npm has no binaries of Node for it.
+    throw new MissingPrerequisite(
+      `Node ${process.version} is older than ${OLDEST_VERSION}: install a newer one with \`pkg install node24 npm-node24\`.`,
+    );
+  }
   if (fetchedVersion() !== `v${TARGET_VERSION}`) {
     await told(
       `Node ${process.version} is older than ${OLDEST_VERSION}: fetching ${TARGET_VERSION}`,

@@ -4,7 +4,7 @@ import { appendFile, cp, mkdtemp, open, readdir, readFile, rm, writeFile } from 
 import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
 import { after, before, describe, it } from "node:test";
-import { fileURLToPath } from "node:url";
+import { fileURLToPath, pathToFileURL } from "node:url";
 import { promisify } from "node:util";
 import { asFreebsd } from "../harness/freebsd/as-freebsd.js";
 
@@ -113,16 +113,23 @@ describe("set-up on FreeBSD, as far as another system shows it", { timeout: TIME
     );
   });
 
-  it("says what to install where npm is missing", async () => {
-    const script = `import { NPM_MISSING } from ${JSON.stringify(join(ROOT, "scripts/toolchain/missing-prerequisite.mjs"))};
-      console.log(NPM_MISSING);`;
-    const { stdout } = await run(
-      process.execPath,
-      ["--import", preload, "--input-type=module", "-e", script],
-      {
-        cwd: dirname(tree),
-      },
-    );
+  it("says what to install where npm is missing, or Node is old", async () => {
+    const missing = pathToFileURL(join(ROOT, "scripts/toolchain/missing-prerequisite.mjs")).href;
+    const script = `import { NPM_MISSING } from "${missing}"; console.log(NPM_MISSING);`;
+    const as = ["--import", preload, "--input-type=module", "-e"];
+    const { stdout } = await run(process.execPath, [...as, script], { cwd: dirname(tree) });
     assert.match(stdout, /pkg install npm-node24/);
+    const old = `Object.defineProperty(process, "version", { value: "v20.19.4" });
+      process.argv[2] = "setup";
+      await import("${pathToFileURL(join(tree, "scripts/run.mjs")).href}");`;
+    // It fetches nothing: npm has no Node for FreeBSD.
+    const ended = run(process.execPath, [...as, old, "run"], { cwd: tree, env: { PATH: "/nonexistent" } });
+    await assert.rejects(ended, (error: Error & { readonly stderr: string }) => {
+      assert.equal(
+        error.stderr,
+        "coppice: Node v20.19.4 is older than 22.22.0: install a newer one with `pkg install node24 npm-node24`.\n",
+      );
+      return true;
+    });
   });
 });
