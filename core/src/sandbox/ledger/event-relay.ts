@@ -39,13 +39,14 @@ export class EventRelay implements SandboxEvents {
   /** A new event for the ledger; undefined without recorders. */
   of(
     type: SandboxEventType,
-    record: Pick<SandboxRecord, "id" | "owner" | "template" | "snapshot" | "metadata">,
+    record: Pick<SandboxRecord, "id" | "owner" | "template" | "build" | "snapshot" | "metadata">,
     detail: SandboxEventDetail = {},
   ): SandboxEvent | undefined {
     if (this.#recorders.length === 0) return undefined;
     const { id: sandboxId, owner, template, snapshot, metadata } = record;
+    const build = record.build && { build: record.build.id };
     const atMs = this.#options.clock.now();
-    return { id: randomUUID(), type, atMs, sandboxId, owner, template, snapshot, metadata, detail };
+    return { id: randomUUID(), type, atMs, sandboxId, owner, template, ...build, snapshot, metadata, detail };
   }
 
   /** Marks an awaited event as happened. Never rejects: if the ledger fails, the next start does it. */

@@ -137,7 +137,18 @@ it("an event is in the outbox with its write, or once the backend has done the w
       reason: "request",
       network: { allowInternetAccess: true, allowOut: ["a"], denyOut: [] },
     };
-    return { id, type, atMs: 1, sandboxId, owner, template, snapshot: undefined, metadata, detail };
+    return {
+      id,
+      type,
+      atMs: 1,
+      sandboxId,
+      owner,
+      template,
+      build: "b1",
+      snapshot: undefined,
+      metadata,
+      detail,
+    };
   };
   const ids = async (ledger: SqliteLedger): Promise<readonly string[]> =>
     (await ledger.outbox(100)).map(({ id }) => id);

@@ -188,6 +188,7 @@ const sandboxEvent = z
     sandboxId: z.string(),
     owner: z.string(),
     template: z.string(),
+    build: z.string().optional(),
     snapshot: z.string().optional(),
     metadata: text,
     detail: z.object({

@@ -13,6 +13,8 @@ export interface SandboxEvent {
   readonly sandboxId: SandboxId;
   readonly owner: string;
   readonly template: string;
+  /** A UUID of a build of the template; undefined for a template that its backend has by itself. */
+  readonly build?: string | undefined;
   /** Snapshot that the sandbox started from; undefined when it started from its template. */
   readonly snapshot: SnapshotId | undefined;
   readonly metadata: Readonly<Record<string, string>>;

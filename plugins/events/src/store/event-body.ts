@@ -12,8 +12,9 @@ export function eventBody(event: SandboxEvent) {
     id: event.id,
     type: EVENT_TYPE_NAMES[event.type],
     eventData: Object.keys(data).length === 0 ? null : data,
-    // Templates have no builds here, and sandboxes one life each.
-    sandboxBuildId: template,
+    // A template that its backend has by itself has no builds.
+    sandboxBuildId: event.snapshot ?? event.build ?? template,
+    // Sandboxes have one life each.
     sandboxExecutionId: event.sandboxId,
     sandboxId: event.sandboxId,
     sandboxTeamId: event.owner,

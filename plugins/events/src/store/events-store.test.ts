@@ -51,6 +51,26 @@ it("a tenant's events are kept up to its own maximum, whatever others do", async
   assert.deepEqual(kept("busy"), [90, 91, 92, 93, 94, 95, 96, 97, 98, 99]);
 });
 
+it("an event names the build of a template, the snapshot that a sandbox began with, or else the template", async (context) => {
+  const store = await openStore(context, {});
+  const [plain] = eventsOf("me", 1);
+  assert.ok(plain);
+  const build = "00000000-0000-4000-8000-000000000001";
+  store.record(
+    [plain, { ...plain, id: "built", build }, { ...plain, id: "saved", build, snapshot: "s1" }],
+    1000,
+  );
+  const listed = store.events.list({ tenant: "me", types: [], limit: 10, offset: 0, oldestFirst: true });
+  assert.deepEqual(
+    listed.map(({ sandboxBuildId, sandboxTemplateId }) => [sandboxBuildId, sandboxTemplateId]),
+    [
+      ["base", "base"],
+      [build, "base"],
+      ["s1", "s1"],
+    ],
+  );
+});
+
 it("webhooks and deliveries are found by their own tenant and webhook alone", async (context) => {
   const store = await openStore(context, {});
   const { webhooks, deliveries } = store;
