@@ -180,11 +180,11 @@ export const plugin = templatesPlugin(({ context, backends, clock }) => {
   const { config: settings, log } = context;
   const programs = new HostPrograms();
   context.onStop(() => programs.close());
-  const directory = (): string => join(context.dataDir(), "pulls");
-  const puller = new ImagePuller({ programs, settings, directory });
-  const debian = new DebianImages({ programs, settings: settings.debian, directory });
+  const layouts = (): string => join(context.dataDir(), "pulls");
+  const puller = new ImagePuller({ programs, settings, directory: layouts });
+  const debian = new DebianImages({ programs, settings: settings.debian, directory: layouts });
   context.onStart(() => puller.clear());
   const { skopeo } = settings.images;
   context.diagnose("skopeo", ({ signal }) => diagnoseSkopeo(programs, { skopeo, signal }));
-  return new ImageBuilder({ backends, puller, debian, settings, clock, log });
+  return new ImageBuilder({ backends, puller, debian, layouts, settings, clock, log });
 });

@@ -49,8 +49,7 @@ export async function unpackLayers(
   const { launcher, place } = confinement;
   const path = await findHostProgram([UNPACKER]);
   if (path === undefined) {
-    const text =
-      "images cannot be unpacked: this host does not have the program ${UNPACKER} (apt-get install ${UNPACKER})";
+    const text = `images cannot be unpacked: this host does not have the program ${UNPACKER} (apt-get install ${UNPACKER})`;
     throw new SandboxError("template_unusable", text);
   }
   const layout = `${place}.layout`;

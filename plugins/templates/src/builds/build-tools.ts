@@ -12,6 +12,8 @@ import { Workspace } from "../guest/workspace.js";
 export interface BuildServices {
   readonly puller: ImagePuller;
   readonly debian: DebianImages;
+  /** Directory for image layouts, each in a directory of its own that is removed after its use. */
+  readonly layouts: () => string;
   readonly settings: Pick<TemplatesConfig, "builds" | "images">;
   readonly clock: Clock;
   readonly log: Logger;

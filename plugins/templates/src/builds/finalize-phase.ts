@@ -7,6 +7,7 @@ import { commandEnvironment } from "../guest/context-command.js";
 import { failureText, runScript } from "../guest/guest-run.js";
 import { baseKey } from "./layer-key.js";
 import { runStartCommand } from "./start-command-run.js";
+import { withRoom } from "./with-room.js";
 
 /** Ready command of a start command without one. */
 const DEFAULT_READY = "sleep 20";
@@ -40,26 +41,28 @@ export async function finalize(before: Progress, tools: BuildTools): Promise<Pro
     isCached: cached !== undefined,
   });
   if (cached !== undefined) return cached;
-  await workspace.open(before.image);
-  const sandbox = await workspace.sandbox();
-  await makeAccount(sandbox, DEFAULT_USER, { isSudoer: true, signal });
-  const settled = await runScript(sandbox, SETTLE, { args: [DEFAULT_USER], signal });
-  if (settled.exit.code !== 0) {
-    throw new BuildFailure(`configuration script failed: ${failureText(settled)}`, "finalize");
-  }
-  let start = startOf(before, tools);
-  if (start !== undefined) {
-    const ports = await runStartCommand(sandbox, start, {
-      templateId: request.templateId,
-      clock,
-      signal,
-      print,
-      readyTimeoutMs: settings.builds.readyTimeout,
-    });
-    start = start.command === "" ? undefined : { ...start, ports };
-  }
-  const made = await workspace.commit(before.bytes);
-  return tools.keep({ ...made, key, context: before.context, start });
+  return withRoom(before, tools, async (below) => {
+    await workspace.open(below.image);
+    const sandbox = await workspace.sandbox();
+    await makeAccount(sandbox, DEFAULT_USER, { isSudoer: true, signal });
+    const settled = await runScript(sandbox, SETTLE, { args: [DEFAULT_USER], signal });
+    if (settled.exit.code !== 0) {
+      throw new BuildFailure(`configuration script failed: ${failureText(settled)}`, "finalize");
+    }
+    let start = startOf(below, tools);
+    if (start !== undefined) {
+      const ports = await runStartCommand(sandbox, start, {
+        templateId: request.templateId,
+        clock,
+        signal,
+        print,
+        readyTimeoutMs: settings.builds.readyTimeout,
+      });
+      start = start.command === "" ? undefined : { ...start, ports };
+    }
+    const made = await workspace.commit(below.bytes);
+    return tools.keep({ ...made, key, context: below.context, start });
+  });
 }
 
 /** The command of the build in its context, or that of its template in its own. An empty one stands for none. */

@@ -1,6 +1,7 @@
 import type { BuildStep } from "../model/build-request.js";
 import type { BuildTools, Progress } from "./build-tools.js";
 import { stepKey } from "./layer-key.js";
+import { withRoom } from "./with-room.js";
 import { executeStep } from "../steps/execute-step.js";
 
 /** Brings a build over one of its steps. @param number from 1 on. @throws BuildFailure, SandboxError, the signal's reason */
@@ -18,17 +19,19 @@ export async function takeStep(
   const text = [step.type.toUpperCase(), ...step.args].join(" ");
   tools.announce({ prefix, text, key, isCached: cached !== undefined });
   if (cached !== undefined) return cached;
-  await workspace.open(before.image);
-  const { context, isChanged } = await executeStep(step, {
-    workspace,
-    context: before.context,
-    templateId: request.templateId,
-    signal,
-    print: tools.print,
-    prefix,
-    findUpload: (filesHash) => surroundings.findUpload(filesHash),
-    maxCopyBytes: settings.builds.maxCopy,
+  return withRoom(before, tools, async (below) => {
+    await workspace.open(below.image);
+    const { context, isChanged } = await executeStep(step, {
+      workspace,
+      context: below.context,
+      templateId: request.templateId,
+      signal,
+      print: tools.print,
+      prefix,
+      findUpload: (filesHash) => surroundings.findUpload(filesHash),
+      maxCopyBytes: settings.builds.maxCopy,
+    });
+    const made = isChanged ? await workspace.commit(below.bytes) : below;
+    return tools.keep({ key, image: made.image, bytes: made.bytes, context, start: below.start });
   });
-  const made = isChanged ? await workspace.commit(before.bytes) : before;
-  return tools.keep({ key, image: made.image, bytes: made.bytes, context, start: before.start });
 }

@@ -1,11 +1,19 @@
 import { setTimeout as delay } from "node:timers/promises";
 import { unlessAborted } from "@coppice/core";
-import type { Command, Exit, Output, Process, Sandbox } from "@coppice/core/backend";
+import {
+  type Command,
+  type Exit,
+  type Output,
+  type Process,
+  type Sandbox,
+  SandboxError,
+} from "@coppice/core/backend";
 
 export interface GuestRun {
   /** Ends the command. */
   readonly signal: AbortSignal;
-  readonly onOutput?: (output: Output) => void;
+  /** Output that it has not taken yet slows the command. */
+  readonly onOutput?: (output: Output) => void | Promise<void>;
   /** Standard input; empty when absent. */
   readonly input?: AsyncIterable<Uint8Array>;
   /** Asks the command to end, and ends it after a while. */
@@ -24,13 +32,15 @@ export interface ScriptResult {
 const LINGERING_MS = 1_000;
 /** Time that a command gets to end when it is asked to. */
 const STOP_MS = 10_000;
+/** Time in which a backend knows why a sandbox has ended. */
+const LOSS_MS = 2_000;
 const STDOUT_BYTES = 1024 * 1024;
 const STDERR_BYTES = 512;
 const PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /**
  * Runs a command in a sandbox until it exits.
- * @throws SandboxError as `Sandbox.spawn`, what `input` throws, the signal's reason
+ * @throws SandboxError as `Sandbox.spawn`, and when the sandbox is lost; what `input` throws, the signal's reason
  */
 export async function runInGuest(
   sandbox: Sandbox,
@@ -40,7 +50,13 @@ export async function runInGuest(
   run.signal.throwIfAborted();
   const started = await sandbox.spawn({ ...command, input: run.input === undefined ? "none" : "pipe" });
   try {
-    return await unlessAborted(run.signal, () => attend(started, run));
+    const exit = await unlessAborted(run.signal, () => attend(started, run));
+    if (exit.signal === undefined || exit.isAssumed !== true) return exit;
+    const loss = await Promise.race([sandbox.lost, delay(LOSS_MS, undefined, { ref: false })]);
+    throw new SandboxError(
+      "sandbox_lost",
+      `the sandbox of the build was lost: ${loss ?? "for no known reason"}`,
+    );
   } catch (error) {
     await started.kill("SIGKILL", "group").catch(() => undefined);
     throw error;
@@ -54,11 +70,15 @@ async function attend(started: Process, { input, onOutput, signal, stop }: Guest
   const output = started.output[Symbol.asyncIterator]();
   const read = async (): Promise<void> => {
     for (let next = await output.next(); next.done !== true; next = await output.next()) {
-      if (!signal.aborted) onOutput?.(next.value);
+      if (!signal.aborted) await onOutput?.(next.value);
     }
   };
   const reading = read();
-  const [exit] = await Promise.all([started.exit, input && feed(started, input)]);
+  // What cannot take the output ends the command.
+  const [exit] = await Promise.race([
+    Promise.all([started.exit, input && feed(started, input)]),
+    reading.then(() => new Promise<never>(() => undefined)),
+  ]);
   await Promise.race([reading, delay(LINGERING_MS, undefined, { ref: false })]);
   stop?.removeEventListener("abort", end);
   // Nobody waits for the rest.

@@ -62,9 +62,14 @@ export class Workspace implements AsyncDisposable {
     if (sandbox.committing === undefined)
       throw new Error(`backend ${this.#options.backend.name} cannot commit`);
     const { committing } = sandbox;
-    const made = await this.#make(below, (image) => committing.commit(image));
-    await this.open(made.image);
-    return made;
+    try {
+      const made = await this.#make(below, (image) => committing.commit(image));
+      this.#image = made.image;
+      return made;
+    } finally {
+      // Nothing else works after a commit, and after one that failed perhaps nothing.
+      await this.#destroy();
+    }
   }
 
   /** Unpacks an image, and goes on with it. */

@@ -3,7 +3,7 @@ import { join } from "node:path";
 import { z } from "zod";
 import { readBounded } from "./read-bounded.js";
 
-const JSON_BYTES = 4 * 1024 * 1024;
+const JSON_BYTES = 1024 * 1024;
 
 const descriptor = z.object({ digest: z.string().regex(/^sha256:[0-9a-f]{64}$/) });
 const index = z.object({ manifests: z.tuple([descriptor]) });

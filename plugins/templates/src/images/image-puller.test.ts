@@ -134,6 +134,19 @@ describe("pulling an image", { skip: missingPrograms("skopeo") }, () => {
     });
   }
 
+  it("fails when a registry says nothing any more", async () => {
+    for (const part of ["manifests", "blobs"]) {
+      const { registry, reach, image } = await open({
+        answer: ({ url = "" }, response) =>
+          url.includes(part) && (part === "manifests" || response.writeHead(200).write("x")),
+      });
+      await using _ = registry;
+      const puller = await pullerOf({ registries: reach, images: { idleTimeout: "200ms" } });
+      await assert.rejects(pull(puller, image), /: '127\.0\.0\.1:\d+' has been silent for too long$/, part);
+      assert.deepEqual(await puller.left(), []);
+    }
+  });
+
   it("refuses an image over the limits before its layers are fetched", async () => {
     const { registry, reach, image } = await open();
     await using _ = registry;

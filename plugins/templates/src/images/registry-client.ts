@@ -25,7 +25,7 @@ const MANIFEST_TYPES = [
 ].join(", ");
 const MOST_REDIRECTS = 5;
 const MOST_CONNECTIONS = 8;
-const TOKEN_BYTES = 1024 * 1024;
+const TOKEN_BYTES = 64 * 1024;
 
 const tokenAnswer = z
   .object({ token: z.string().optional(), access_token: z.string().optional() })
@@ -112,6 +112,7 @@ export class RegistryClient implements Disposable {
     const lookup = access.check(url, repository.url);
     const { promise, resolve, reject } = Promise.withResolvers<RegistryAnswer>();
     const isHttps = url.protocol === "https:";
+    let answered: IncomingMessage | undefined;
     const request = (isHttps ? requestHttps : requestHttp)(
       url,
       {
@@ -121,10 +122,16 @@ export class RegistryClient implements Disposable {
         signal,
         ...(lookup && { lookup }),
       },
-      // An answer has a status.
-      (answer) => resolve(answer as RegistryAnswer),
+      (answer) => {
+        answered = answer;
+        // An answer has a status.
+        resolve(answer as RegistryAnswer);
+      },
     );
-    request.on("timeout", () => request.destroy(new Error(`'${url.host}' has been silent for too long`)));
+    request.on("timeout", () => {
+      const error = new Error(`'${url.host}' has been silent for too long`);
+      (answered ?? request).destroy(error);
+    });
     request.on("error", (error) => reject(signal.aborted ? (signal.reason as Error) : error));
     request.end();
     return promise;

@@ -40,7 +40,8 @@ export interface RegistryGate extends AsyncDisposable {
 
 const USERNAME = "pull";
 const PATH = /^\/v2\/image\/(manifests|blobs)\/(sha256:[0-9a-f]{64})$/;
-export const MANIFEST_BYTES = 4 * 1024 * 1024;
+/** A larger one would hold up the event loop while it is parsed. */
+export const MANIFEST_BYTES = 512 * 1024;
 /** The transfer of less is not worth a line. */
 const NOTED_BYTES = 64 * 1024;
 
@@ -152,16 +153,26 @@ export async function readManifest(answer: RegistryAnswer, wanted: string | unde
 
 /** @throws Error for a manifest beyond the limits, or with contents that are elsewhere */
 function checkManifest(body: Buffer, { maxBytes, maxLayers }: RegistryGateOptions): void {
-  let hasAddresses = false;
-  const parsed: unknown = JSON.parse(body.toString(), (key, value: unknown) => {
-    // A puller fetches from such addresses itself. Go takes keys of any case.
-    if (key.toUpperCase() === "URLS" && value !== null) hasAddresses = true;
-    return value;
-  });
-  if (hasAddresses) throw new Error("it has layers outside of its registry");
+  const parsed: unknown = JSON.parse(body.toString());
+  if (hasAddresses(parsed)) throw new Error("it has layers outside of its registry");
   const { data: { layers = [] } = {} } = layered.safeParse(parsed);
   if (layers.length > maxLayers) throw tooManyLayers(maxLayers);
   if (layers.reduce((sum, { size }) => sum + size, 0) > maxBytes) throw tooLarge(maxBytes);
+}
+
+/** True when there is a field `urls` anywhere: a puller fetches from such addresses itself. */
+function hasAddresses(manifest: unknown): boolean {
+  const left = [manifest];
+  while (left.length > 0) {
+    const value = left.pop();
+    if (typeof value !== "object" || value === null) continue;
+    for (const [key, inner] of Object.entries(value)) {
+      // Go takes keys of any case.
+      if (key.toUpperCase() === "URLS" && inner !== null) return true;
+      left.push(inner);
+    }
+  }
+  return false;
 }
 
 function tooManyLayers(most: number): Error {

@@ -3,6 +3,9 @@ import type { BuildStep } from "../model/build-request.js";
 import { CommandFailure, mustRunInContext } from "../guest/context-command.js";
 import type { StepResult, StepRun } from "./step-run.js";
 
+/** Of a command line, in the reason of a failure. */
+const LONGEST_SHOWN = 4_096;
+
 /** `RUN command [user]` */
 export async function runStep({ args }: BuildStep, run: StepRun): Promise<StepResult> {
   const { workspace, context, ...rest } = run;
@@ -13,7 +16,8 @@ export async function runStep({ args }: BuildStep, run: StepRun): Promise<StepRe
     await mustRunInContext(await workspace.sandbox(), { ...rest, line, context: own, level: "info" });
   } catch (error) {
     if (!(error instanceof CommandFailure)) throw error;
-    throw new BuildFailure(`failed to run command '${line}': ${error.message}`, undefined, { cause: error });
+    const shown = line.length > LONGEST_SHOWN ? `${line.slice(0, LONGEST_SHOWN)}…` : line;
+    throw new BuildFailure(`failed to run command '${shown}': ${error.message}`, undefined, { cause: error });
   }
   return { context, isChanged: true };
 }

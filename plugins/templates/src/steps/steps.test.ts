@@ -66,6 +66,11 @@ describe("steps of a build", { skip: WITHOUT_BUILDS, timeout: 240_000, concurren
       await failureOf(["RUN", "true"], ["WORKDIR", "/gone"], ["RUN", "rmdir /gone", "root"], ["RUN", "pwd"]),
       "failed to run command 'pwd': command failed: invalid_argument: cwd '/gone' does not exist",
     );
+    const long = `exit 3 # ${"x".repeat(300_000)}`;
+    assert.match(
+      await failureOf(["RUN", long]),
+      /^failed to run command 'exit 3 # x{4087}…': command failed: invalid_argument: argument list too long$/,
+    );
     assert.equal(await failureOf(["RUN"]), "RUN requires command argument");
     assert.equal(await failureOf(["MOUNT", "x"]), "command type MOUNT is not implemented");
   });

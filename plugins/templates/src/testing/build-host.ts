@@ -248,7 +248,15 @@ async function openParts(settings: {
   const debian = new DebianImages({ programs, settings: config.debian, directory: () => pulls });
   const backends = server.resolve(Backends);
   const log = { warn: fail, error: fail } as unknown as Logger;
-  const builder = new ImageBuilder({ backends, puller, debian, settings: config, clock: systemClock, log });
+  const builder = new ImageBuilder({
+    backends,
+    puller,
+    debian,
+    layouts: () => pulls,
+    settings: config,
+    clock: systemClock,
+    log,
+  });
   return {
     directory,
     registry,
