@@ -1,5 +1,5 @@
 #!/usr/bin/python3 -IS
-"""Stands in for daemon(8): `daemon [-frS] [-R SECONDS] [-T TAG] [-P FILE] [-p FILE] PROGRAM …`.
+"""Stands in for daemon(8) of FreeBSD 14 as its manual has it: `daemon [-frS] [-R SECONDS] [-T TAG] [-P FILE] [-p FILE] PROGRAM …`.
 
   -f   stdin, stdout and stderr are /dev/null; without it they stay the caller's (keep_fds_open)
   -r   the program is begun again when it has ended, after the seconds of -R
