@@ -164,6 +164,7 @@ const ROOMS: Readonly<Record<string, readonly string[]>> = {
     "api",
   ],
   "test/src/bench": ["kit", "benchmarks", "report"],
+  "test/src/freebsd": ["host", "sandboxes", "faults"],
   "test/src/harness": ["host", "clients", "freebsd", "server"],
 };
 

@@ -1,3 +1,3 @@
-import { testJails } from "../harness/freebsd/test-jails.js";
+import { testJails } from "../../harness/freebsd/test-jails.js";
 
 testJails("jail-freebsd over zfs-fuse and stand-ins for jails", {});

@@ -1,8 +1,8 @@
 import assert from "node:assert/strict";
 import { describe, it } from "node:test";
 import { ALL_TRAFFIC, type Sandbox } from "@coppice/core/backend";
-import { openFreebsdHost, OUTSIDE, reasonWithoutFreebsdHost } from "../harness/freebsd/freebsd-host.js";
-import { newId } from "../harness/freebsd/jail-faults.js";
+import { openFreebsdHost, OUTSIDE, reasonWithoutFreebsdHost } from "../../harness/freebsd/freebsd-host.js";
+import { newId } from "../../harness/freebsd/jail-faults.js";
 
 const [RESOLVER, OTHER] = OUTSIDE.addresses;
 const DNS_PORT = 53;

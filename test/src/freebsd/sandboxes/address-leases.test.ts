@@ -5,18 +5,18 @@ import { describe, it } from "node:test";
 import { type AddressLeases, type NetworkLeases, SandboxError } from "@coppice/core";
 import { ALL_TRAFFIC, type Sandbox, type SandboxBackend } from "@coppice/core/backend";
 import { MemoryLeases } from "@coppice/core/testing";
-import { API_KEY } from "../harness/server/api-key.js";
-import { eventually } from "../harness/host/eventually.js";
-import { exchange } from "../harness/clients/exchange.js";
+import { API_KEY } from "../../harness/server/api-key.js";
+import { eventually } from "../../harness/host/eventually.js";
+import { exchange } from "../../harness/clients/exchange.js";
 import {
   type FreebsdHost,
   openFreebsdHost,
   reasonWithoutFreebsdHost,
-} from "../harness/freebsd/freebsd-host.js";
-import { newId } from "../harness/freebsd/jail-faults.js";
-import { reachesOut } from "../harness/freebsd/reaches-out.js";
-import { Scrape } from "../harness/clients/scrape.js";
-import { makeInstallation, ServerProcess } from "../harness/server/server-process.js";
+} from "../../harness/freebsd/freebsd-host.js";
+import { newId } from "../../harness/freebsd/jail-faults.js";
+import { reachesOut } from "../../harness/freebsd/reaches-out.js";
+import { Scrape } from "../../harness/clients/scrape.js";
+import { makeInstallation, ServerProcess } from "../../harness/server/server-process.js";
 
 const skip = reasonWithoutFreebsdHost() ?? false;
 const POOL_TIMEOUT_MS = 30_000;

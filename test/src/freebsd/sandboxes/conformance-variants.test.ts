@@ -1,6 +1,6 @@
 import type { ConformanceCase } from "@coppice/core/testing";
-import { hostTitle, NETWORK_HOSTS } from "../harness/freebsd/network-hosts.js";
-import { testJails } from "../harness/freebsd/test-jails.js";
+import { hostTitle, NETWORK_HOSTS } from "../../harness/freebsd/network-hosts.js";
+import { testJails } from "../../harness/freebsd/test-jails.js";
 
 /** The other cases do not depend on the kind of network. */
 const ABOUT_NETWORKS = /internet access|sockets of other sandboxes/;

@@ -8,10 +8,10 @@ import {
   type FreebsdHost,
   openFreebsdHost,
   reasonWithoutFreebsdHost,
-} from "../harness/freebsd/freebsd-host.js";
-import { newId } from "../harness/freebsd/jail-faults.js";
-import { hostTitle, NETWORK_HOSTS } from "../harness/freebsd/network-hosts.js";
-import { reachesOut } from "../harness/freebsd/reaches-out.js";
+} from "../../harness/freebsd/freebsd-host.js";
+import { newId } from "../../harness/freebsd/jail-faults.js";
+import { hostTitle, NETWORK_HOSTS } from "../../harness/freebsd/network-hosts.js";
+import { reachesOut } from "../../harness/freebsd/reaches-out.js";
 
 const skip = reasonWithoutFreebsdHost() ?? false;
 

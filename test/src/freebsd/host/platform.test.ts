@@ -6,9 +6,9 @@ import { join } from "node:path";
 import { after, before, describe, it } from "node:test";
 import { fileURLToPath } from "node:url";
 import { promisify } from "node:util";
-import { type AsFreebsd, asFreebsd } from "../harness/freebsd/as-freebsd.js";
+import { type AsFreebsd, asFreebsd } from "../../harness/freebsd/as-freebsd.js";
 
-const ROOT = fileURLToPath(new URL("../../..", import.meta.url));
+const ROOT = fileURLToPath(new URL("../../../..", import.meta.url));
 const TIMEOUT_MS = 540_000;
 /** Tests of `files` for what Node finds out where there is no agent. */
 const FILES = ["http/files-routes", "watch/host-watch", "watch/watchers"].map(

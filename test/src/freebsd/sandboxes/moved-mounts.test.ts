@@ -7,8 +7,8 @@ import {
   type FreebsdHost,
   openFreebsdHost,
   reasonWithoutFreebsdHost,
-} from "../harness/freebsd/freebsd-host.js";
-import { newId } from "../harness/freebsd/jail-faults.js";
+} from "../../harness/freebsd/freebsd-host.js";
+import { newId } from "../../harness/freebsd/jail-faults.js";
 
 async function asRoot(sandbox: Sandbox, script: string): Promise<void> {
   const env = { PATH: "/usr/bin:/bin:/usr/sbin:/sbin" };

@@ -5,8 +5,8 @@ import { after, before, describe, it } from "node:test";
 import type { Sandbox, SandboxSpec } from "@coppice/core/backend";
 import { fakeClock } from "@coppice/core/testing";
 import plugin, { type JailSettings } from "@coppice/plugin-jail-freebsd";
-import { reasonWithoutFreebsdHost } from "../harness/freebsd/freebsd-host.js";
-import { FaultScene, type FaultyAct, FaultyHost, newId } from "../harness/freebsd/jail-faults.js";
+import { reasonWithoutFreebsdHost } from "../../harness/freebsd/freebsd-host.js";
+import { FaultScene, type FaultyAct, FaultyHost, newId } from "../../harness/freebsd/jail-faults.js";
 
 const skip = reasonWithoutFreebsdHost() ?? false;
 const alone = { allowInternetAccess: false };

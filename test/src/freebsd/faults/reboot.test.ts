@@ -3,10 +3,10 @@ import { rm, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { describe, it } from "node:test";
 import type { SandboxBackend } from "@coppice/core/backend";
-import { openFreebsdHost, reasonWithoutFreebsdHost } from "../harness/freebsd/freebsd-host.js";
-import { newId } from "../harness/freebsd/jail-faults.js";
-import { hostTitle, NETWORK_HOSTS } from "../harness/freebsd/network-hosts.js";
-import { reachesOut } from "../harness/freebsd/reaches-out.js";
+import { openFreebsdHost, reasonWithoutFreebsdHost } from "../../harness/freebsd/freebsd-host.js";
+import { newId } from "../../harness/freebsd/jail-faults.js";
+import { hostTitle, NETWORK_HOSTS } from "../../harness/freebsd/network-hosts.js";
+import { reachesOut } from "../../harness/freebsd/reaches-out.js";
 
 function specOf(id: string) {
   return { id, template: "base", limits: {}, allowInternetAccess: true };

@@ -6,10 +6,14 @@ import { join } from "node:path";
 import { describe, it } from "node:test";
 import { fileURLToPath } from "node:url";
 import { type JailSettings, serviceProblems, trialProblems } from "@coppice/plugin-jail-freebsd";
-import { startCoppice } from "../harness/server/coppice-command.js";
-import { AGENT_INSIDE, openFreebsdHost, reasonWithoutFreebsdHost } from "../harness/freebsd/freebsd-host.js";
+import { startCoppice } from "../../harness/server/coppice-command.js";
+import {
+  AGENT_INSIDE,
+  openFreebsdHost,
+  reasonWithoutFreebsdHost,
+} from "../../harness/freebsd/freebsd-host.js";
 
-const ROOT = fileURLToPath(new URL("../../..", import.meta.url));
+const ROOT = fileURLToPath(new URL("../../../..", import.meta.url));
 const EXAMPLE = join(ROOT, "config", "freebsd.yaml");
 const listeners = { api: { host: "127.0.0.1", port: 0 } };
 const key = { COPPICE_API_KEY: "k".repeat(40) };

@@ -7,11 +7,11 @@ import {
   type FreebsdHost,
   openFreebsdHost,
   reasonWithoutFreebsdHost,
-} from "../harness/freebsd/freebsd-host.js";
-import { newId } from "../harness/freebsd/jail-faults.js";
-import { reachesOut } from "../harness/freebsd/reaches-out.js";
+} from "../../harness/freebsd/freebsd-host.js";
+import { newId } from "../../harness/freebsd/jail-faults.js";
+import { reachesOut } from "../../harness/freebsd/reaches-out.js";
 
-const LEFT_OVER = fileURLToPath(new URL("../../../scripts/freebsd-left-over.sh", import.meta.url));
+const LEFT_OVER = fileURLToPath(new URL("../../../../scripts/freebsd-left-over.sh", import.meta.url));
 const skip = reasonWithoutFreebsdHost() ?? false;
 
 async function make(backend: SandboxBackend): Promise<Sandbox> {

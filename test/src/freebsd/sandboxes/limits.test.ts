@@ -3,13 +3,13 @@ import { after, afterEach, before, describe, it } from "node:test";
 import type { Logger } from "@coppice/core";
 import type { Limits, Sandbox } from "@coppice/core/backend";
 import type { JailBackend } from "@coppice/plugin-jail-freebsd";
-import { eventually } from "../harness/host/eventually.js";
+import { eventually } from "../../harness/host/eventually.js";
 import {
   type FreebsdHost,
   openFreebsdHost,
   reasonWithoutFreebsdHost,
-} from "../harness/freebsd/freebsd-host.js";
-import { newId } from "../harness/freebsd/jail-faults.js";
+} from "../../harness/freebsd/freebsd-host.js";
+import { newId } from "../../harness/freebsd/jail-faults.js";
 
 const skip = reasonWithoutFreebsdHost() ?? false;
 const MEBIBYTE = 2 ** 20;

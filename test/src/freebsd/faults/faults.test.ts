@@ -1,9 +1,9 @@
 import assert from "node:assert/strict";
 import { after, before, describe, it } from "node:test";
 import { ALL_TRAFFIC } from "@coppice/core/backend";
-import { reasonWithoutFreebsdHost } from "../harness/freebsd/freebsd-host.js";
-import type { Fault } from "../harness/freebsd/failing-programs.js";
-import { FaultScene, FaultyHost } from "../harness/freebsd/jail-faults.js";
+import { reasonWithoutFreebsdHost } from "../../harness/freebsd/freebsd-host.js";
+import type { Fault } from "../../harness/freebsd/failing-programs.js";
+import { FaultScene, FaultyHost } from "../../harness/freebsd/jail-faults.js";
 
 const skip = reasonWithoutFreebsdHost() ?? false;
 

@@ -2,13 +2,13 @@ import assert from "node:assert/strict";
 import { mkdir, readdir, readFile, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { after, before, describe, it } from "node:test";
-import { eventually } from "../harness/host/eventually.js";
+import { eventually } from "../../harness/host/eventually.js";
 import {
   FREEBSD_SOURCES,
   type FreebsdHost,
   openFreebsdHost,
   reasonWithoutFreebsdHost,
-} from "../harness/freebsd/freebsd-host.js";
+} from "../../harness/freebsd/freebsd-host.js";
 
 const skip = reasonWithoutFreebsdHost() ?? false;
 

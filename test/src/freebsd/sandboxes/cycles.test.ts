@@ -1,8 +1,8 @@
 import assert from "node:assert/strict";
 import { it } from "node:test";
-import { plantDecoys } from "../harness/freebsd/decoys.js";
-import { openFreebsdHost, reasonWithoutFreebsdHost } from "../harness/freebsd/freebsd-host.js";
-import { hostTitle, NETWORK_HOSTS } from "../harness/freebsd/network-hosts.js";
+import { plantDecoys } from "../../harness/freebsd/decoys.js";
+import { openFreebsdHost, reasonWithoutFreebsdHost } from "../../harness/freebsd/freebsd-host.js";
+import { hostTitle, NETWORK_HOSTS } from "../../harness/freebsd/network-hosts.js";
 
 /** `COPPICE_TEST_CYCLES` gives another number. */
 const CYCLES = Number(process.env["COPPICE_TEST_CYCLES"] ?? 300);

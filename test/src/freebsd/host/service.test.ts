@@ -4,16 +4,16 @@ import { join } from "node:path";
 import { after, before, describe, it } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import { fileURLToPath } from "node:url";
-import { eventually } from "../harness/host/eventually.js";
+import { eventually } from "../../harness/host/eventually.js";
 import {
   FREEBSD_SOURCES,
   type FreebsdHost,
   openFreebsdHost,
   reasonWithoutFreebsdHost,
-} from "../harness/freebsd/freebsd-host.js";
-import { API_KEY } from "../harness/server/api-key.js";
+} from "../../harness/freebsd/freebsd-host.js";
+import { API_KEY } from "../../harness/server/api-key.js";
 
-const ROOT = fileURLToPath(new URL("../../..", import.meta.url));
+const ROOT = fileURLToPath(new URL("../../../..", import.meta.url));
 const PORT = 3_000;
 const START_TIMEOUT_MS = 30_000;
 /** Longer than a stop of the server takes, and shorter than the command in its sandbox. */

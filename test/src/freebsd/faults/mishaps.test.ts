@@ -7,9 +7,9 @@ import {
   type FreebsdHost,
   openFreebsdHost,
   reasonWithoutFreebsdHost,
-} from "../harness/freebsd/freebsd-host.js";
-import { startCoppice } from "../harness/server/coppice-command.js";
-import { newId } from "../harness/freebsd/jail-faults.js";
+} from "../../harness/freebsd/freebsd-host.js";
+import { startCoppice } from "../../harness/server/coppice-command.js";
+import { newId } from "../../harness/freebsd/jail-faults.js";
 
 function specOf(id: string) {
   return { id, template: "base", limits: {}, allowInternetAccess: false };

@@ -6,11 +6,11 @@ import { dirname, join } from "node:path";
 import { after, before, describe, it } from "node:test";
 import { fileURLToPath, pathToFileURL } from "node:url";
 import { promisify } from "node:util";
-import { asFreebsd } from "../harness/freebsd/as-freebsd.js";
+import { asFreebsd } from "../../harness/freebsd/as-freebsd.js";
 
 const run = promisify(execFile);
 
-const ROOT = fileURLToPath(new URL("../../..", import.meta.url));
+const ROOT = fileURLToPath(new URL("../../../..", import.meta.url));
 /** Files that set-up reads before the first build. */
 const SOURCES = ["package.json", "package-lock.json", ".npmrc", "scripts", "agent/native"];
 const TIMEOUT_MS = 240_000;

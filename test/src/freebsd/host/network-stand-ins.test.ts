@@ -2,13 +2,13 @@ import assert from "node:assert/strict";
 import { writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { after, before, describe, it } from "node:test";
-import { eventually } from "../harness/host/eventually.js";
+import { eventually } from "../../harness/host/eventually.js";
 import {
   type FreebsdHost,
   openFreebsdHost,
   OUTSIDE,
   reasonWithoutFreebsdHost,
-} from "../harness/freebsd/freebsd-host.js";
+} from "../../harness/freebsd/freebsd-host.js";
 
 const skip = reasonWithoutFreebsdHost() ?? false;
 const HARDWARE = "02:c0:0a:4e:00:0a";

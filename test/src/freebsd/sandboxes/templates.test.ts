@@ -9,17 +9,17 @@ import { parse } from "yaml";
 import type { Sandbox } from "@coppice/core/backend";
 import { fakeClock } from "@coppice/core/testing";
 import plugin, { JailBackend, type JailSettings } from "@coppice/plugin-jail-freebsd";
-import { startCoppice } from "../harness/server/coppice-command.js";
-import { eventually } from "../harness/host/eventually.js";
+import { startCoppice } from "../../harness/server/coppice-command.js";
+import { eventually } from "../../harness/host/eventually.js";
 import {
   AGENT_INSIDE,
   type FreebsdHost,
   openFreebsdHost,
   reasonWithoutFreebsdHost,
-} from "../harness/freebsd/freebsd-host.js";
+} from "../../harness/freebsd/freebsd-host.js";
 
 const RECIPES = ["base.yaml", "code-interpreter-v1.yaml"].map((name) =>
-  fileURLToPath(new URL(`../../../config/freebsd/${name}`, import.meta.url)),
+  fileURLToPath(new URL(`../../../../config/freebsd/${name}`, import.meta.url)),
 );
 const skip = reasonWithoutFreebsdHost() ?? false;
 const skipSigned =

@@ -1,0 +1,3 @@
+import { testNetworkFaults } from "../../harness/freebsd/test-network-faults.js";
+
+testNetworkFaults("vnet");
