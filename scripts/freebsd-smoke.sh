@@ -110,12 +110,12 @@ step [ -x ".toolchain/agent/$(cat .toolchain/agent/current)/coppice-agent" ]
 step node --test agent/dist/*.test.js
 step coppice check config/freebsd.yaml
 step coppice check "$directory/coppice.yaml"
-step coppice template build "$directory/coppice.yaml" "$directory/base.yaml"
+step coppice jail-template build "$directory/coppice.yaml" "$directory/base.yaml"
 step coppice doctor "$directory/coppice.yaml"
 step coppice conform jail-freebsd "$(settings none)"
 step coppice conform jail-freebsd "$(settings none agent)"
 for kind in $kinds; do step coppice conform jail-freebsd "$(settings "$kind")"; done
-step coppice template list "$directory/coppice.yaml"
+step coppice jail-template list "$directory/coppice.yaml"
 # A server of daemon(8) is killed, and stopped, while a sandbox lives: the next one has it.
 survives() {
   serve() {

@@ -109,7 +109,7 @@ base: { sets: [$base] }
 packages: [bash]
 links: [{ path: /bin/bash, to: /usr/local/bin/bash }]
 END
-coppice template build $etc/freebsd.yaml $etc/base.yaml
+coppice jail-template build $etc/freebsd.yaml $etc/base.yaml
 install -m 0555 config/freebsd/coppice.rc /usr/local/etc/rc.d/coppice
 sysrc coppice_dir=/coppice
 service coppice check

@@ -162,6 +162,7 @@ const ROOMS: Readonly<Record<string, readonly string[]>> = {
     "recipes",
     "startup",
     "api",
+    "verbs",
   ],
   "test/src/bench": ["kit", "benchmarks", "report"],
   "test/src/freebsd": ["host", "sandboxes", "faults"],

@@ -94,6 +94,8 @@ export interface InspectOptions extends BootOptions {
 export interface Inspected {
   readonly configuration: Configuration;
   readonly backends: Backends;
+  /** Not opened. */
+  readonly ledger: Ledger;
   readonly routes: readonly ServedRoute[];
   readonly problems: readonly BootProblem[];
   /** Diagnoses of the host by plugins, in the order in which the plugins were set up. */
@@ -102,23 +104,25 @@ export interface Inspected {
 
 /**
  * Sets a configuration up without starting it, passes it to `look`, and undoes it.
+ * @returns what `look` resolves with.
  * @throws BootError when it cannot be set up, or what `look` throws.
  */
-export async function inspect(
+export async function inspect<T>(
   options: InspectOptions,
-  look: (inspected: Inspected) => Promise<void>,
-): Promise<void> {
+  look: (inspected: Inspected) => Promise<T>,
+): Promise<T> {
   const { config: source, configuration, clock = systemClock, log } = options;
   const assembly = { configuration, source, clock, log, cleanup: new Cleanup() };
+  let seen: T;
   try {
     const { domain, surfaces, problems, diagnoses } = await assemble(assembly);
-    const routes = surfaces.routes();
-    await look({ configuration, backends: domain.backends, routes, problems, diagnoses });
+    const { backends, ledger } = domain;
+    seen = await look({ configuration, backends, ledger, routes: surfaces.routes(), problems, diagnoses });
   } catch (error) {
     throw await undo(assembly, error);
   }
   const failures = await assembly.cleanup.run(clock, configuration.server.stopTimeout);
-  if (failures.length === 0) return;
+  if (failures.length === 0) return seen;
   throw new BootError(
     failures.map(({ owner, message }) => ({ message: `clean-up of '${owner}': ${message}` })),
   );

@@ -69,6 +69,11 @@ export async function configure(
     const twin = plugins.find((other) => other.plugin.name === plugin.name);
     if (twin !== undefined)
       note(["plugins", key], `'${twin.key}' and '${key}' are both a plugin named '${plugin.name}'`);
+    for (const verb of Object.keys(plugin.verbs)) {
+      const owner = plugins.find((other) => Object.hasOwn(other.plugin.verbs, verb));
+      if (owner !== undefined && twin === undefined)
+        note(["plugins", key], `plugins '${owner.key}' and '${key}' both have the verb '${verb}'`);
+    }
     plugins.push({ key, plugin, settings: parse(["plugins", key], plugin.config, settings ?? {}) });
   }
 

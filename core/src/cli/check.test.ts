@@ -87,6 +87,21 @@ plugins:
   assert.equal(existsSync(join(directory, "data")), false);
 });
 
+it("check reports two plugins with the same verb", async () => {
+  const module = JSON.stringify(new URL("../index.js", import.meta.url).href);
+  for (const name of ["one", "two"]) {
+    await writeFile(
+      join(directory, `${name}.mjs`),
+      `import { definePlugin } from ${module};
+       export default definePlugin({ name: "${name}", verbs: { brew: { tea: {} } }, setup() {} });`,
+    );
+  }
+  assert.match(
+    await problemsOf("listeners: { api: { port: 0 } }\nplugins:\n  ./one.mjs: {}\n  ./two.mjs: {}\n"),
+    /^\/coppice\.yaml:4:3: plugins '\.\/one\.mjs' and '\.\/two\.mjs' both have the verb 'brew'$/,
+  );
+});
+
 it("check and doctor report the line of an unreadable certificate", async () => {
   const text =
     "listeners:\n  api:\n    port: 0\n    tls: { cert: /no/cert.pem, key: /no/key.pem }\nlog: { level: silent }\n";

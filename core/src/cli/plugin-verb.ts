@@ -1,12 +1,15 @@
 import { join, resolve } from "node:path";
 import { readConfig } from "../config/read.js";
 import { configure, type EnabledPlugin } from "../boot/configure.js";
+import { whileStopped } from "../boot/while-stopped.js";
 import type { Verbs } from "../plugin/plugin.js";
 import { systemClock } from "../kernel/clock.js";
 import { didYouMean } from "../kernel/did-you-mean.js";
 import { SandboxError } from "../kernel/errors.js";
 import { printTable } from "./terminal/print-table.js";
+import { visibleText } from "./terminal/visible-text.js";
 import { makeDirectory } from "../kernel/make-directory.js";
+import { createLogger } from "../observe/logger.js";
 import { isUsageError, UsageError } from "./arguments/usage-error.js";
 
 /**
@@ -14,7 +17,9 @@ import { isUsageError, UsageError } from "./arguments/usage-error.js";
  * @returns the exit code. @throws UsageError
  */
 export async function pluginVerb(verb: string, [name = "", file = "", ...args]: readonly string[]) {
-  const { server, plugins } = await configure(readConfig(file, process.env));
+  const config = readConfig(file, process.env);
+  const configuration = await configure(config);
+  const { server, plugins } = configuration;
   const owner = plugins.find(({ plugin }) => Object.hasOwn(plugin.verbs, verb));
   if (owner === undefined) throw noSuchVerb(verb, file, plugins);
   const { plugin, settings } = owner;
@@ -33,7 +38,8 @@ export async function pluginVerb(verb: string, [name = "", file = "", ...args]: 
         makeDirectory(directory, 0o700);
         return directory;
       },
-      print: (line) => void process.stdout.write(`${line}\n`),
+      whileStopped: async (use) => whileStopped({ config, configuration, log: createLogger("silent") }, use),
+      print: (line) => void process.stdout.write(`${process.stdout.isTTY ? visibleText(line) : line}\n`),
       printTable,
     });
   } catch (error) {

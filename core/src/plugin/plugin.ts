@@ -10,6 +10,7 @@ import type { Class } from "../kernel/scope.js";
 import type { Token } from "../kernel/token.js";
 import type { HealthCheck } from "../observe/health.js";
 import type { Logger } from "../observe/logger.js";
+import type { Backends } from "../sandbox/contract/backend.js";
 
 export type Router = KoaRouter;
 
@@ -70,6 +71,13 @@ export interface VerbContext<Config> {
   readonly clock: Clock;
   /** As in the plugin's context; a server may be using it at this moment. */
   readonly dataDir: () => string;
+  /**
+   * Passes the backends of the configuration to `use`, with its plugins set up and not started. No server can start on
+   * its data directory meanwhile.
+   * @throws BootError where one runs, or the configuration cannot be set up; or what `use` throws.
+   */
+  readonly whileStopped: <T>(use: (backends: Backends) => Promise<T>) => Promise<T>;
+  /** Prints a line; a terminal shows its control characters in readable form. */
   readonly print: (line: string) => void;
   /** Rows below a heading, in columns on a terminal; elsewhere tab-separated lines without the heading. */
   readonly printTable: (heading: readonly string[], rows: readonly (readonly string[])[]) => void;

@@ -69,7 +69,7 @@ function describeSignatures({ templateSignatures }: JailSettings): Finding {
 }
 
 async function describeCodeInterpreter({ datasets, templates }: Opened): Promise<Finding> {
-  const fix = "coppice template build <config.yaml> config/freebsd/code-interpreter-v1.yaml";
+  const fix = "coppice jail-template build <config.yaml> config/freebsd/code-interpreter-v1.yaml";
   try {
     const snapshot = await templates.snapshotOf(CODE_INTERPRETER);
     const message = `template ${CODE_INTERPRETER} is ${snapshot}`;

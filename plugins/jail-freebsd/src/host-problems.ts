@@ -35,7 +35,7 @@ export async function hostProblems(options: HostProblemsOptions): Promise<readon
   } else {
     const snapshot = await templates.snapshotOf(BASE);
     if (!(await datasets.hasSnapshot(snapshot))) {
-      const fix = "coppice template build, or by hand: docs/freebsd.md";
+      const fix = "coppice jail-template build, or by hand: docs/freebsd.md";
       problems.push({ message: `there is no snapshot ${snapshot}`, fix });
     }
   }

@@ -12,7 +12,7 @@ export const plugin = definePlugin({
   name: "jail-freebsd",
   config: jailFreebsdConfig,
   requires: { backends: Backends, leases: AddressLeases, clock: Clock },
-  verbs: { template: { build: templateBuild, list: templateList, gc: templateGc } },
+  verbs: { "jail-template": { build: templateBuild, list: templateList, gc: templateGc } },
   setup(plugin, { backends, leases, clock }) {
     const backend = new JailBackend({ settings: plugin.config, leases, log: plugin.log });
     plugin.onStop(() => backend.close());

@@ -39,6 +39,12 @@ import { TemplatesStore } from "./store/templates-store.js";
 import { type TemplatesConfig, templatesConfig } from "./templates-config.js";
 import { Uploads } from "./uploads/uploads.js";
 import { UploadTickets } from "./uploads/upload-tickets.js";
+import { templateFsck } from "./verbs/template-fsck.js";
+import { templateGc } from "./verbs/template-gc.js";
+import { templateInspect } from "./verbs/template-inspect.js";
+import { templateList } from "./verbs/template-list.js";
+import { templateLogs } from "./verbs/template-logs.js";
+import { templateRemove } from "./verbs/template-remove.js";
 
 /** What a builder can use. */
 export interface BuilderServices {
@@ -70,6 +76,16 @@ export function templatesPlugin(makeBuilder: (services: BuilderServices) => Buil
       templates: Templates,
     },
     uses: { commands: Commands },
+    verbs: {
+      template: {
+        list: templateList,
+        inspect: templateInspect,
+        logs: templateLogs,
+        remove: templateRemove,
+        gc: templateGc,
+        fsck: templateFsck,
+      },
+    },
     async setup(context, { backends, clock, sandboxes, snapshots, startups, templates, commands }) {
       const { config, log } = context;
       const file = openedAtStart(() => new TemplatesStore(context.dataDir()));

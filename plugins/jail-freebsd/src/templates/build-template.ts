@@ -71,7 +71,7 @@ export async function buildTemplate(
     if (installed.length > 0) onStep(`packages: ${installed.join(" ")}`);
     await templates.finish(name, digest, installed.length > 0 ? digestOf(installed) : undefined);
   } catch (error) {
-    // The next build or `template gc` removes the remains.
+    // The next build or `jail-template gc` removes the remains.
     await templates.remove(path.slice(path.lastIndexOf("/") + 1)).catch(() => undefined);
     throw error;
   } finally {

@@ -18,7 +18,7 @@ const packageName = z.string().regex(/^[A-Za-z0-9][A-Za-z0-9._+-]*$/, "expected 
 const accountName = z.string().regex(/^[a-z_][a-z0-9_-]{0,31}$/, "expected the name of an account");
 const mode = z.string().regex(/^[0-7]{3,4}$/, "expected an octal mode, as '0644'");
 
-/** Contents of a file for `coppice template build`. */
+/** Contents of a file for `coppice jail-template build`. */
 export const templateFile = z.strictObject({
   name: z
     .string()

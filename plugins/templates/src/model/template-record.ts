@@ -1,3 +1,6 @@
+/** Owner of the templates that the configuration describes. No tenant has this name. */
+export const SERVER = "";
+
 /** A template of a tenant. Times are milliseconds since the Unix epoch. */
 export interface TemplateRecord {
   /** 20 characters of `[a-z0-9]`. */

@@ -11,6 +11,7 @@ import type { Catalog, ReadyBuild } from "../catalog/catalog.js";
 import { factsOf } from "../catalog/built-templates.js";
 import { namespaceOf } from "../catalog/namespace-of.js";
 import type { BuildLimits } from "../model/build-record.js";
+import { SERVER } from "../model/template-record.js";
 import type { BuildQueue } from "../queue/build-queue.js";
 import type { TemplatesStore } from "../store/templates-store.js";
 import type { Recipe } from "./recipe.js";
@@ -30,8 +31,6 @@ export interface RecipeBuildsOptions {
   readonly log: Logger;
 }
 
-/** Owner of the templates that the configuration describes. No tenant has this name. */
-const SERVER = "";
 /** Tag of the newest build, which sandboxes get. */
 const CURRENT = "default";
 

@@ -42,6 +42,11 @@ export class BuildTable {
     return this.#statements.list.all(templateId, before, limit).map(parse);
   }
 
+  /** Those that have an image. */
+  withImage(image: ImageId): readonly BuildRecord[] {
+    return this.#statements.withImage.all(image).map(parse);
+  }
+
   count(templateId: string): number {
     return Number(this.#statements.count.get(templateId)?.["count"]);
   }
@@ -119,6 +124,7 @@ function prepare(database: DatabaseSync) {
     list: database.prepare(
       "SELECT * FROM build WHERE template = ? AND sequence < ? ORDER BY sequence DESC LIMIT ?",
     ),
+    withImage: database.prepare("SELECT * FROM build WHERE image = ?"),
     count: database.prepare("SELECT count(*) AS count FROM build WHERE template = ?"),
     countUnfinished: database.prepare(
       `SELECT count(*) AS count FROM build JOIN template ON template.id = build.template

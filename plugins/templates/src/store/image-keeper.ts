@@ -7,7 +7,7 @@ export interface ImageKeeperOptions {
   readonly store: () => TemplatesStore;
   readonly backends: Backends;
   readonly clock: Clock;
-  readonly log: Logger;
+  readonly log: Pick<Logger, "warn" | "error">;
 }
 
 /** The layers of a tenant as one build uses them: images that it holds are not removed before it is disposed of. */
@@ -104,7 +104,7 @@ export class ImageKeeper {
         store().images.remove(id);
       });
     }
-    this.#inTurn(() => this.#removeAll(report.unneeded)).catch((error: unknown) => {
+    this.remove(report.unneeded).catch((error: unknown) => {
       log.error({ err: error }, "images were not removed");
     });
     return report;
@@ -113,6 +113,11 @@ export class ImageKeeper {
   /** Removes images that nothing needs any more. @returns when it is done, or has failed for now. */
   sweep(): Promise<void> {
     return this.#inTurn(() => this.#removeAll(this.#unheld(this.#options.store().images.unneeded())));
+  }
+
+  /** Removes images that a check has found unneeded. @returns when it is done, or has failed for now. */
+  remove(images: ImageReport["unneeded"]): Promise<void> {
+    return this.#inTurn(() => this.#removeAll(images));
   }
 
   /** Measures the images of a tenant that are new. */
@@ -139,7 +144,7 @@ export class ImageKeeper {
     return done;
   }
 
-  async #removeAll(images: readonly Pick<ImageRecord, "id" | "backend">[]): Promise<void> {
+  async #removeAll(images: ImageReport["unneeded"]): Promise<void> {
     const { store, log } = this.#options;
     for (const { id, backend } of images) {
       const facet = this.#facetOf(backend);

@@ -31,6 +31,11 @@ export class TemplateTable {
     return this.#statements.list.all(owner).map(parse);
   }
 
+  /** Those of all tenants, oldest first. */
+  all(): readonly TemplateRecord[] {
+    return this.#statements.all.all().map(parse);
+  }
+
   count(owner: string): number {
     return Number(this.#statements.count.get(owner)?.["count"]);
   }
@@ -63,6 +68,7 @@ function prepare(database: DatabaseSync) {
     findOwn: database.prepare("SELECT * FROM template WHERE owner = ? AND alias = ?"),
     named: database.prepare("SELECT * FROM template WHERE namespace = ? AND alias = ?"),
     list: database.prepare("SELECT * FROM template WHERE owner = ? ORDER BY created_at_ms, id"),
+    all: database.prepare("SELECT * FROM template ORDER BY created_at_ms, id"),
     count: database.prepare("SELECT count(*) AS count FROM template WHERE owner = ?"),
     publish: database.prepare("UPDATE template SET is_public = ?, updated_at_ms = ? WHERE id = ?"),
     touch: database.prepare("UPDATE template SET updated_at_ms = ? WHERE id = ?"),

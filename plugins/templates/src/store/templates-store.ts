@@ -55,4 +55,8 @@ export class TemplatesStore {
   close(): void {
     this.#database.close();
   }
+
+  [Symbol.dispose](): void {
+    this.close();
+  }
 }

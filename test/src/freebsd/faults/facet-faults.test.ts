@@ -119,7 +119,7 @@ describe("what a jail can do beside running, on a host that fails", { skip }, ()
     await host.checkDecoys();
   });
 
-  it("leaves nothing of a template that template gc does not remove", async () => {
+  it("leaves nothing of a template that jail-template gc does not remove", async () => {
     const directory = join(host.host.directory, "recipes");
     const [root, dataDir] = [join(directory, "root"), join(directory, "data")];
     for (const name of ["etc", "root"]) await mkdir(join(root, name), { recursive: true });
@@ -142,10 +142,11 @@ describe("what a jail can do beside running, on a host that fails", { skip }, ()
         args,
         clock: fakeClock(),
         dataDir: () => dataDir,
+        whileStopped: () => assert.fail("it may run beside a server"),
         print: () => undefined,
         printTable: () => undefined,
       };
-      return plugin.verbs["template"]?.[action]?.run(context);
+      return plugin.verbs["jail-template"]?.[action]?.run(context);
     };
     const { settings } = host.host;
     const build: FaultyAct<undefined> = {

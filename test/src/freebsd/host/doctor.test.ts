@@ -150,7 +150,7 @@ describe("coppice doctor, with jail-freebsd", () => {
       );
       for (const line of [
         `FAIL  jail-freebsd: directory ${link} is ${real}, by a symbolic link -> set jail-freebsd.directory to ${real}`,
-        "FAIL  jail-freebsd: there is no snapshot coppice/jails/none@base -> coppice template build, or by hand: docs/freebsd.md",
+        "FAIL  jail-freebsd: there is no snapshot coppice/jails/none@base -> coppice jail-template build, or by hand: docs/freebsd.md",
         "FAIL  jail-freebsd: devfs has no ruleset 7 that hides what sandboxes must not see -> take over config/freebsd/devfs.rules, then service devfs restart",
         'FAIL  jail-freebsd: pf\'s rules have no anchor "other/*" -> take over config/freebsd/pf.conf, then service pf reload',
       ]) {

@@ -25,7 +25,7 @@ const skip = reasonWithoutFreebsdHost() ?? false;
 const skipSigned =
   skip || (!existsSync("/usr/bin/signify-openbsd") && "signify is missing (apt: signify-openbsd)");
 
-describe("coppice template, on a FreeBSD host", { skip }, () => {
+describe("coppice jail-template, on a FreeBSD host", { skip }, () => {
   let host: FreebsdHost;
   let dataDir: string;
   let settings: JailSettings;
@@ -36,11 +36,12 @@ describe("coppice template, on a FreeBSD host", { skip }, () => {
   /** Runs a verb in this process, where it takes a fraction of the time. @returns what it printed. */
   const template = async (action: string, ...args: readonly string[]): Promise<string> => {
     const printed: string[] = [];
-    const code = await plugin.verbs["template"]?.[action]?.run({
+    const code = await plugin.verbs["jail-template"]?.[action]?.run({
       config: settings,
       args,
       clock: fakeClock(),
       dataDir: () => dataDir,
+      whileStopped: () => assert.fail("it may run beside a server"),
       print: (line) => printed.push(line),
       printTable: () => undefined,
     });
@@ -108,7 +109,7 @@ describe("coppice template, on a FreeBSD host", { skip }, () => {
   after(() => host[Symbol.asyncDispose]());
 
   it("build what a file says, once, and sandboxes begin with it", async () => {
-    const end = await startCoppice(["template", "build", await writeConfiguration(), file]).end;
+    const end = await startCoppice(["jail-template", "build", await writeConfiguration(), file]).end;
     assert.equal(end.code, 0, end.stderr);
     const printed = end.stdout.toString();
     assert.match(printed, /^tar -xpf \S+base\.txz -C /m);
@@ -229,7 +230,7 @@ describe("coppice template, on a FreeBSD host", { skip }, () => {
     await chmod(slow, 0o755);
     const programs = { ...(host.configuration["programs"] as object), pkg: slow };
     await describeTemplate({ revision: "killed" });
-    const running = startCoppice(["template", "build", await writeConfiguration({ programs }), file]);
+    const running = startCoppice(["jail-template", "build", await writeConfiguration({ programs }), file]);
     await eventually("pkg runs", () => existsSync(marker), 30_000);
     await assert.rejects(template("build", file), {
       code: "failed_precondition",

@@ -1,0 +1,24 @@
+import { SandboxError } from "@coppice/core";
+import { SERVER, type TemplateRecord } from "../model/template-record.js";
+import type { TemplatesStore } from "../store/templates-store.js";
+
+/** What the operator calls a template: with its namespace, but for those of the configuration. */
+export function nameOf({ alias, namespace, owner }: TemplateRecord): string {
+  return owner === SERVER ? alias : `${namespace}/${alias}`;
+}
+
+/**
+ * Finds a template of any tenant by its id, by `namespace/alias`, or by its alias alone.
+ * @throws SandboxError template_not_found; usage_invalid when several tenants have one of that alias.
+ */
+export function findTemplate({ templates }: TemplatesStore, name: string): TemplateRecord {
+  const byId = templates.find(name);
+  if (byId !== undefined) return byId;
+  const found = templates.all().filter((each) => nameOf(each) === name || each.alias === name);
+  const exact = found.find((each) => nameOf(each) === name);
+  const [template, ...others] = exact === undefined ? found : [exact];
+  if (template === undefined) throw new SandboxError("template_not_found", `template '${name}' not found`);
+  if (others.length === 0) return template;
+  const names = found.map((each) => nameOf(each)).join(", ");
+  throw new SandboxError("usage_invalid", `several tenants have a template '${name}': name one of ${names}`);
+}

@@ -1,0 +1,170 @@
+import assert from "node:assert/strict";
+import { mkdtemp, rm } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { describe, it, type TestContext } from "node:test";
+import { Backends, type VerbContext } from "@coppice/core";
+import { fakeClock } from "@coppice/core/testing";
+import { BuildFailure } from "../model/build-failure.js";
+import { plugin } from "../plugin.js";
+import { START, templatesServer } from "../testing/templates-server.js";
+import { templatesConfig } from "../templates-config.js";
+
+interface Ended {
+  readonly code: number;
+  readonly printed: readonly string[];
+  readonly rows: readonly (readonly string[])[];
+}
+
+async function open(context: TestContext) {
+  const dataDir = await mkdtemp(join(tmpdir(), "coppice-verbs-"));
+  context.after(() => rm(dataDir, { recursive: true }));
+  const server = await templatesServer({ dataDir });
+  /** Runs a verb beside the server. */
+  const run = async (name: string, ...args: readonly string[]): Promise<Ended> => {
+    const printed: string[] = [];
+    const rows: (readonly string[])[] = [];
+    const verb: VerbContext<unknown> = {
+      config: templatesConfig.parse({}),
+      args,
+      clock: fakeClock(Date.now()),
+      dataDir: () => join(dataDir, "templates"),
+      whileStopped: async (use) => use(server.resolve(Backends)),
+      print: (line) => printed.push(line),
+      printTable: (_, table) => rows.push(...table),
+    };
+    const code = await plugin.verbs["template"]?.[name]?.run(verb);
+    return { code: code ?? -1, printed, rows };
+  };
+  const { images } = server.backend.backend;
+  assert.ok(images);
+  return { dataDir, server, run, images };
+}
+
+describe("coppice template", () => {
+  it("list shows the templates of all tenants, and inspect one with its builds and tags", async (context) => {
+    const { server, run } = await open(context);
+    await using _server = server;
+    const web = await server.build("web:v1", { tenant: "acme" });
+    await server.ended(web, "acme");
+    server.builder.script = () => {
+      throw new BuildFailure("no luck", "1");
+    };
+    const failed = await server.build("web:v1", { tenant: "acme", start: { fromImage: "other" } });
+    await server.ended(failed, "acme");
+    await server.build("web", { tenant: "other" });
+    const { rows } = await run("list");
+    assert.deepEqual(
+      rows.map(([name, , tenant, access, builds]) => [name, tenant, access, builds]),
+      [
+        ["acme/web", "acme", "private", "2"],
+        ["other/web", "other", "private", "1"],
+      ],
+    );
+    const own = await run("list", "--tenant", "acme", "--json");
+    assert.deepEqual(
+      (JSON.parse(own.printed.join("")) as readonly Record<string, unknown>[]).map(({ id, newest }) => [
+        id,
+        newest,
+      ]),
+      [[web.templateID, "error"]],
+    );
+    const inspected = await run("inspect", "acme/web");
+    const body = JSON.parse(inspected.printed.join("")) as {
+      readonly tags: readonly object[];
+      readonly builds: readonly Record<string, unknown>[];
+    };
+    assert.deepEqual(
+      body.builds.map(({ id, state, reason }) => [id, state, reason]),
+      [
+        [failed.buildID, "error", { message: "no luck", step: "1" }],
+        [web.buildID, "ready", undefined],
+      ],
+    );
+    assert.equal(body.tags.length, 1);
+    await assert.rejects(async () => run("inspect", "web"), {
+      code: "invalid_argument",
+      message: "several tenants have a template 'web': name one of acme/web, other/web",
+    });
+    await assert.rejects(async () => run("inspect", "nothing"), { reason: "template_not_found" });
+    await assert.rejects(async () => run("inspect"), { reason: "usage_invalid" });
+  });
+
+  it("logs prints the log of a build from a level on, and follows one until it ends", async (context) => {
+    const { server, run } = await open(context);
+    await using _server = server;
+    const going = Promise.withResolvers<void>();
+    server.builder.script = async (request, surroundings) => {
+      surroundings.log({ level: "debug", message: "detail", step: "base" });
+      surroundings.log({ level: "info", message: "first", step: "base" });
+      await going.promise;
+      surroundings.log({ level: "info", message: "last", step: "1" });
+      if (request.base.kind === "image" && request.base.reference === "bad")
+        throw new BuildFailure("bad", "1");
+      return server.builder.make(request, surroundings);
+    };
+    const requested = await server.build("web");
+    const following = run("logs", "web", "--follow");
+    going.resolve();
+    const followed = await following;
+    assert.equal(followed.code, 0);
+    assert.deepEqual(
+      followed.printed.filter((line) => ["detail", "first", "last"].includes(line)),
+      ["first", "last"],
+    );
+    const detailed = await run("logs", requested.buildID, "--level", "debug", "--json");
+    const entries = detailed.printed.map((line) => JSON.parse(line) as Record<string, string>);
+    assert.deepEqual(entries.map(({ level, message, step }) => [level, message, step]).slice(0, 2), [
+      ["debug", "detail", "base"],
+      ["info", "first", "base"],
+    ]);
+    await server.ended(await server.build("web:next", { start: { ...START, fromImage: "bad" } }));
+    assert.equal((await run("logs", "web:next", "--follow")).code, 1);
+    assert.equal((await run("logs", "web:next")).code, 0);
+    await assert.rejects(run("logs", "web:none"), { reason: "build_not_found" });
+    await assert.rejects(run("logs", "web", "--level", "loud"), { reason: "usage_invalid" });
+  });
+
+  it("remove takes a template from clients, unless it is being built", async (context) => {
+    const { server, run } = await open(context);
+    await using _server = server;
+    const { templateID } = await server.build("web");
+    const going = Promise.withResolvers<void>();
+    server.builder.script = async (request, surroundings) => {
+      await going.promise;
+      return server.builder.make(request, surroundings);
+    };
+    const again = await server.build("web");
+    await assert.rejects(async () => run("remove", "web"), { reason: "template_in_use" });
+    going.resolve();
+    await server.ended(again);
+    assert.deepEqual((await run("remove", templateID)).printed, ["template default/web is removed"]);
+    assert.equal((await server.ask(`GET /templates/${templateID}`)).status, 404);
+    await assert.rejects(async () => run("remove", "web"), { reason: "template_not_found" });
+  });
+
+  it("fsck tells what is lost and what is not needed, and gc removes the latter", async (context) => {
+    const { server, run, images } = await open(context);
+    const built = await server.build("web");
+    await server.ended(built);
+    await server.stop();
+    assert.deepEqual((await run("fsck")).printed, ["0 lost, 0 not needed, 0 unknown"]);
+    const source = { layout: "/nowhere", reference: "image", maxBytes: 1, maxEntries: 1 };
+    await images.unpack("mstray", source, new AbortController().signal);
+    const stray = await run("fsck");
+    assert.deepEqual(stray.rows, [["not needed", "mstray", "memory", ""]]);
+    assert.equal(stray.code, 0);
+    assert.deepEqual((await run("gc")).printed, ["removed mstray of memory"]);
+    for (const image of await images.list()) await images.remove(image);
+    const lost = await run("fsck", "--json");
+    assert.equal(lost.code, 1);
+    const findings = JSON.parse(lost.printed.join("")) as readonly {
+      readonly finding: string;
+      readonly users: readonly string[];
+    }[];
+    assert.ok(findings.length > 0 && findings.every(({ finding }) => finding === "lost"));
+    assert.ok(findings.some(({ users }) => users.includes(`default/web:${built.buildID}`)));
+    // It has changed nothing.
+    assert.equal((await run("fsck")).code, 1);
+  });
+});
