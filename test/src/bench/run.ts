@@ -1,6 +1,7 @@
 import { parseArgs } from "node:util";
 import { BenchedServer } from "./kit/benched-server.js";
 import type { Benchmark, BenchmarkOptions } from "./kit/benchmark.js";
+import { builds } from "./benchmarks/builds.js";
 import { burst } from "./benchmarks/burst.js";
 import { codeOutput } from "./benchmarks/code-output.js";
 import { create } from "./benchmarks/create.js";
@@ -34,6 +35,7 @@ const BENCHMARKS: ReadonlyMap<string, Benchmark> = new Map([
   ["stdout", stdout],
   ["idle", idle],
   ["images", images],
+  ["builds", builds],
   ["shell-exec", shellExec],
   ["v1-command", v1Command],
   ["v1-log", v1Log],
@@ -50,7 +52,7 @@ const USAGE =
   `usage: npm run bench -- ${[...BENCHMARKS.keys()].join("|")} [--seconds N] [--backend B] [--mib N] [--sandboxes N]\n` +
   `  N seconds for each line of the report, ${DEFAULT_SECONDS} when absent\n` +
   `  B ${BACKENDS.join(" or ")}, the first when absent\n` +
-  `  --mib: the most that files, code-output, stdout, shell-exec and images carry at once, ${DEFAULT_MIB} when absent\n` +
+  `  --mib: the most that files, code-output, stdout, shell-exec, images and builds carry at once, ${DEFAULT_MIB} when absent\n` +
   `  --sandboxes: how many idle and burst make, ${DEFAULT_SANDBOXES} when absent`;
 
 process.exitCode = await main(process.argv.slice(2));

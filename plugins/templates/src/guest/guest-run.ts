@@ -34,6 +34,7 @@ const LINGERING_MS = 1_000;
 const STOP_MS = 10_000;
 /** Time in which a backend knows why a sandbox has ended. */
 const LOSS_MS = 2_000;
+const MOST_WRITES = 8;
 const STDOUT_BYTES = 1024 * 1024;
 const STDERR_BYTES = 512;
 const PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -96,13 +97,17 @@ async function stopProcess(started: Process): Promise<void> {
 
 /** A command that exits before it has read all has its reason in its exit. */
 async function feed(started: Process, input: AsyncIterable<Uint8Array>): Promise<void> {
+  const pending: Promise<boolean>[] = [];
   for await (const chunk of input) {
-    const isTaken = await started.write(chunk).then(
+    const isTaken = started.write(chunk).then(
       () => true,
       () => false,
     );
-    if (!isTaken) return;
+    // Several at a time: after each one, the sandbox would wait for the next.
+    pending.push(isTaken);
+    if (pending.length >= MOST_WRITES && !(await pending.shift())) return;
   }
+  await Promise.all(pending);
   await started.closeInput();
 }
 

@@ -25,7 +25,7 @@ export interface CopyArguments {
 
 const OWNER = /^[\w.][\w.-]*(:[\w.][\w.-]*)?$/;
 const MODE = /^0?[0-7]{3,4}$/;
-const READ_BYTES = 1024 * 1024;
+const READ_BYTES = 256 * 1024;
 
 /** `COPY source destination [owner] [mode]` with files that were uploaded, and `ADD`, which does the same. */
 export async function copyStep(step: BuildStep, run: StepRun): Promise<StepResult> {
