@@ -20,7 +20,8 @@ from ipykernel.kernelbase import Kernel
 from coppice_cancelling import Cancellable
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-# Time after an interrupt in which the shell has to report the cell's end before it is asked again.
+# Time after an interrupt in which the shell has to report the cell's end before it is asked again, and in which it has
+# to go on reading the cell's code, if it still does.
 ASK_AGAIN = 0.3
 # Time for the shell to notice the end of its input.
 END_WAIT = 1.0
@@ -33,7 +34,7 @@ class Shell:
         code, self._code = os.pipe()
         self._status, status = os.pipe()
         # Two ends for the shell alone; the reader also empties output that an interrupt left unread.
-        self._unread, self._runs, self._buffer = code, 0, b""
+        self._unread, self._runs, self._buffer, self._interrupts = code, 0, b"", 0
         error = os.dup(2)
         # Terminal whose settings it keeps, and restores after each program that a signal ended. Without one it would
         # print an error each time.
@@ -66,6 +67,19 @@ class Shell:
 
     def run(self, code, variables):
         """The exit status of code; None when the shell itself has ended."""
+        # Interrupts are counted: an exception between two writes would leave the shell waiting for code that never
+        # comes, and the next cell's would be taken for it.
+        self._interrupts = 0
+        raising = signal.signal(signal.SIGINT, self._count_interrupt)
+        try:
+            return self._run(code, variables)
+        finally:
+            signal.signal(signal.SIGINT, raising)
+
+    def _count_interrupt(self, *_):
+        self._interrupts += 1
+
+    def _run(self, code, variables):
         self._discard_unread()
         self._runs += 1
         names = [name for name in variables if NAME.fullmatch(name)]
@@ -78,17 +92,7 @@ class Shell:
         )
         self._evaluate(code)
         self._command(self._report)
-        asked = None
-        while True:
-            try:
-                status = self._await_status(asked)
-                if status != "later":
-                    return status
-                self._command(self._report)
-                asked = time.monotonic() + ASK_AGAIN
-            except KeyboardInterrupt:
-                # The shell got it too, perhaps just before reporting the cell's end.
-                asked = time.monotonic() + ASK_AGAIN
+        return self._await_status()
 
     def end(self):
         self._process.stdin.close()
@@ -111,26 +115,32 @@ class Shell:
     def _evaluate(self, code):
         self._command(f'{self._read_code}; eval "$__coppice_code" {self._apart}')
         rest = memoryview(code.encode("utf-8", "replace").replace(b"\0", b"") + b"\0")
+        read_at = time.monotonic()
         while rest:
             try:
                 rest = rest[os.write(self._code, rest) :]
+                read_at = time.monotonic()
             except BlockingIOError:
                 select.select([], [self._code], [], 0.05)
                 if self._process.poll() is not None:
                     return
-            except KeyboardInterrupt:
-                # The interrupted shell has stopped reading: the next cell must not get the rest.
-                self._discard_unread()
-                return
+                if self._interrupts > 0 and time.monotonic() > read_at + ASK_AGAIN:
+                    # The interrupted shell has stopped reading: the next cell must not get the rest.
+                    self._discard_unread()
+                    return
 
     def _discard_unread(self):
         # The descriptor blocks, because the shell shares it, so it is polled before each read.
         while select.select([self._unread], [], [], 0)[0]:
             os.read(self._unread, 65536)
 
-    def _await_status(self, asked):
-        """The exit status, None for a shell that has ended, "later" when it is time to ask again."""
+    def _await_status(self):
+        """The exit status; None for a shell that has ended."""
+        known, ask_at = 0, None
         while True:
+            if known != self._interrupts:
+                # The shell got it too, perhaps just before reporting the cell's end.
+                known, ask_at = self._interrupts, time.monotonic() + ASK_AGAIN
             while b"\0" in self._buffer:
                 answer, self._buffer = self._buffer.split(b"\0", 1)
                 run, status = answer.split()
@@ -144,8 +154,9 @@ class Shell:
             # A background process may keep the pipe open, so its end means nothing.
             if self._process.poll() is not None:
                 return None
-            if asked is not None and time.monotonic() > asked:
-                return "later"
+            if ask_at is not None and time.monotonic() > ask_at:
+                self._command(self._report)
+                ask_at = time.monotonic() + ASK_AGAIN
 
 
 def _terminal():
