@@ -39,8 +39,6 @@ export class HostPrograms {
       cwd,
       env: { PATH, LC_ALL: "C.UTF-8", ...environment },
       input: "none",
-      // Its files are of nobody's business.
-      umask: 0o077,
     });
     let killing: NodeJS.Timeout | undefined;
     const kill = (how: Signal): void => void started.kill(how, "group").catch(() => undefined);

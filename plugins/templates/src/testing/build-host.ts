@@ -79,6 +79,11 @@ export class BuildHost implements AsyncDisposable {
     return this.#parts.registry;
   }
 
+  /** Directory with everything of this host. */
+  get directory(): string {
+    return this.#parts.directory;
+  }
+
   get backend(): SandboxBackend {
     return this.#parts.backend;
   }
