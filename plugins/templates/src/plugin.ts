@@ -45,6 +45,8 @@ import { templateInspect } from "./verbs/template-inspect.js";
 import { templateList } from "./verbs/template-list.js";
 import { templateLogs } from "./verbs/template-logs.js";
 import { templateRemove } from "./verbs/template-remove.js";
+import { templateTag } from "./verbs/template-tag.js";
+import { templateUntag } from "./verbs/template-untag.js";
 
 /** What a builder can use. */
 export interface BuilderServices {
@@ -81,6 +83,8 @@ export function templatesPlugin(makeBuilder: (services: BuilderServices) => Buil
         list: templateList,
         inspect: templateInspect,
         logs: templateLogs,
+        tag: templateTag,
+        untag: templateUntag,
         remove: templateRemove,
         gc: templateGc,
         fsck: templateFsck,

@@ -85,7 +85,7 @@ export class BuildRequests {
       const template = found ?? newTemplate(tenant, alias, nowMs);
       if (found === undefined) templates.add(template, nowMs);
       else templates.touch(template.id, nowMs);
-      this.requireRoomForTags(template.id, bound);
+      requireRoomForTags(store(), { templateId: template.id, tags: bound, maxTags: settings.maxTags });
       const buildId = randomUUID();
       builds.add({ id: buildId, templateId: template.id, backend, limits }, nowMs);
       for (const one of bound) assigned.assign(template.id, one, buildId, nowMs);
@@ -93,13 +93,6 @@ export class BuildRequests {
         if (state === "waiting") builds.fail(id, SUPERSEDED, nowMs);
       return { template, buildId, tags: bound };
     });
-  }
-
-  /** @throws SandboxError invalid_argument for more tags than a template may have. */
-  requireRoomForTags(templateId: string, tags: readonly string[]): void {
-    const { settings, store } = this.#options;
-    if (store().tags.countWith(templateId, tags) <= settings.maxTags) return;
-    throw new SandboxError("request_invalid", `a template may have ${settings.maxTags} tags`);
   }
 
   #requireFreeName(alias: string, tenant: string): void {
@@ -120,6 +113,19 @@ export class BuildRequests {
     const text = `you have reached the maximum number of templates (${settings.maxTemplates})`;
     throw new SandboxError("template_limit_reached", text);
   }
+}
+
+/** @throws SandboxError invalid_argument for more tags than a template may have. */
+export function requireRoomForTags(
+  store: TemplatesStore,
+  {
+    templateId,
+    tags,
+    maxTags,
+  }: { readonly templateId: string; readonly tags: readonly string[]; readonly maxTags: number },
+): void {
+  if (store.tags.countWith(templateId, tags) <= maxTags) return;
+  throw new SandboxError("request_invalid", `a template may have ${maxTags} tags`);
 }
 
 /** @throws SandboxError template_read_only for a name of the configuration. */

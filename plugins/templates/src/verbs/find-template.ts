@@ -1,10 +1,18 @@
 import { SandboxError } from "@coppice/core";
+import { readOnly } from "../catalog/build-requests.js";
 import { SERVER, type TemplateRecord } from "../model/template-record.js";
 import type { TemplatesStore } from "../store/templates-store.js";
 
 /** What the operator calls a template: with its namespace, but for those of the configuration. */
 export function nameOf({ alias, namespace, owner }: TemplateRecord): string {
   return owner === SERVER ? alias : `${namespace}/${alias}`;
+}
+
+/** As `findTemplate`, but for those of the configuration. @throws SandboxError template_read_only for one of them. */
+export function findTenantsTemplate(store: TemplatesStore, name: string): TemplateRecord {
+  const template = findTemplate(store, name);
+  if (template.owner === SERVER) throw readOnly(name);
+  return template;
 }
 
 /**

@@ -125,6 +125,43 @@ describe("coppice template", () => {
     await assert.rejects(run("logs", "web", "--level", "loud"), { reason: "usage_invalid" });
   });
 
+  it("tag and untag change the tags by which clients find builds", async (context) => {
+    const { server, run } = await open(context);
+    await using _server = server;
+    const first = await server.build("web");
+    await server.ended(first);
+    await server.ended(await server.build("web"));
+    const { templateID, buildID } = first;
+    const tags = async () => {
+      const { json } = await server.ask<readonly Record<string, string>[]>(
+        `GET /templates/${templateID}/tags`,
+      );
+      return json.map((each) => [each["tag"], each["buildID"]]);
+    };
+    const [[, newest] = []] = await tags();
+    assert.notEqual(newest, buildID);
+    const tagged = await run("tag", `web:${buildID}`, "v1", "old", "v1");
+    assert.deepEqual(tagged.printed, [
+      `default/web:v1 is build ${buildID}`,
+      `default/web:old is build ${buildID}`,
+    ]);
+    await run("tag", "default/web:old", "older");
+    assert.deepEqual((await run("untag", "web", "old")).printed, ["default/web:old is removed"]);
+    assert.deepEqual(await tags(), [
+      ["default", newest],
+      ["older", buildID],
+      ["v1", buildID],
+    ]);
+    for (const [reason, verb, ...args] of [
+      ["template_tag_not_found", "tag", "web:none", "v2"],
+      ["template_reference_invalid", "tag", "web", "no tag"],
+      ["usage_invalid", "tag", "web"],
+      ["template_build_invalid", "untag", "web", "default"],
+      ["usage_invalid", "untag", "web"],
+    ] as const)
+      await assert.rejects(async () => run(verb, ...args), { reason });
+  });
+
   it("remove takes a template from clients, unless it is being built", async (context) => {
     const { server, run } = await open(context);
     await using _server = server;
