@@ -35,7 +35,8 @@ const WANTED = [
   // For images that tests make themselves, and a registry of them.
   {
     packages: ["busybox-static", "bash-static", "docker-registry"],
-    isThere: () => isInstalled("/bin/busybox", "/bin/bash-static", "/usr/bin/docker-registry"),
+    isThere: () =>
+      isInstalled("/var/lib/dpkg/info/busybox-static.list", "/bin/bash-static", "/usr/bin/docker-registry"),
   },
   // Template images: unpacked, and brought from registries.
   { packages: ["umoci", "skopeo"], isThere: () => isInstalled("/usr/bin/umoci", "/usr/bin/skopeo") },

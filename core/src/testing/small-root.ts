@@ -1,4 +1,4 @@
-import { existsSync, readFileSync } from "node:fs";
+import { closeSync, existsSync, openSync, readFileSync, readSync } from "node:fs";
 import type { TarEntry } from "./tar-archive.js";
 
 /** Debian's static programs: they need no libraries. */
@@ -18,7 +18,17 @@ const PROFILE =
 
 /** Reason why `smallRoot` cannot be made here; false when it can. */
 export const WITHOUT_SMALL_ROOT: string | false =
-  existsSync(BUSYBOX) && existsSync(BASH) ? false : "it needs busybox-static and bash-static (Debian)";
+  isStatic(BUSYBOX) && isStatic(BASH) ? false : "it needs busybox-static and bash-static (Debian)";
+
+/** Debian's other busybox has the same path, and needs a loader. */
+function isStatic(path: string): boolean {
+  if (!existsSync(path)) return false;
+  const head = Buffer.alloc(4096);
+  const file = openSync(path, "r");
+  readSync(file, head);
+  closeSync(file);
+  return !head.includes("/ld-linux");
+}
 
 /** The lowest layer of an image with bash, the tools of busybox, root, and a skeleton for homes. */
 export function smallRoot(): readonly TarEntry[] {
