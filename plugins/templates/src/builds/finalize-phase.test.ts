@@ -97,6 +97,20 @@ describe("the end of a build", { skip: WITHOUT_BUILDS, timeout: 240_000, concurr
     assert.deepEqual(await host.leftovers(), []);
   });
 
+  it("fails when a step has removed the user of its sandboxes", async () => {
+    const { run } = host.start({
+      steps: [
+        ["USER", "gone"],
+        ["RUN", "sed -i /^gone:/d /etc/passwd", "root"],
+      ],
+    });
+    const message = "user 'gone' does not exist any more at the end of the build";
+    await assert.rejects(run, { name: "BuildFailure", message, step: "finalize" });
+    // The default user is made again.
+    const { result } = await host.build({ steps: [["RUN", "sed -i /^user:/d /etc/passwd", "root"]] });
+    assert.equal(await host.run(result, "id -un user"), "user\n");
+  });
+
   it("kills a start command that does not end", async () => {
     const stubborn = 'trap "" TERM; echo begun; touch ~/up; while :; do sleep 1; done';
     const { result } = await host.build({ startCommand: stubborn, readyCommand: READY });

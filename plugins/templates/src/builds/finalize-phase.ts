@@ -1,4 +1,5 @@
-import type { StartCommand } from "@coppice/core";
+import { SandboxError, type StartCommand } from "@coppice/core";
+import type { Sandbox } from "@coppice/core/backend";
 import { BuildFailure } from "../model/build-failure.js";
 import { makeAccount } from "../guest/accounts.js";
 import { DEFAULT_USER } from "./base-phase.js";
@@ -60,9 +61,21 @@ export async function finalize(before: Progress, tools: BuildTools): Promise<Pro
       });
       start = start.command === "" ? undefined : { ...start, ports };
     }
+    await requireUser(sandbox, below.context.user);
     const made = await workspace.commit(below.bytes);
     return tools.keep({ ...made, key, context: below.context, start });
   });
+}
+
+/** A step may have removed the user whom sandboxes of the template need. */
+async function requireUser(sandbox: Sandbox, name: string): Promise<void> {
+  try {
+    await sandbox.user(name);
+  } catch (error) {
+    if (!(error instanceof SandboxError) || error.code !== "not_found") throw error;
+    const message = `user '${name}' does not exist any more at the end of the build`;
+    throw new BuildFailure(message, "finalize", { cause: error });
+  }
 }
 
 /** The command of the build in its context, or that of its template in its own. An empty one stands for none. */

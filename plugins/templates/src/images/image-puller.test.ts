@@ -134,6 +134,23 @@ describe("pulling an image", { skip: missingPrograms("skopeo") }, () => {
     });
   }
 
+  it("tells a registry that cannot give tokens from one that denies them", async () => {
+    const { registry, reach, image } = await open({
+      answer: ({ url = "" }, response) =>
+        url.startsWith("/token")
+          ? response.writeHead(503).end().writableEnded
+          : response
+              .writeHead(401, { "www-authenticate": `Bearer realm="http://${registry.address}/token"` })
+              .end().writableEnded,
+    });
+    await using _ = registry;
+    const puller = await pullerOf({ registries: reach });
+    await assert.rejects(
+      pull(puller, image),
+      /: failed to pull image '.*': '127\.0\.0\.1:\d+' answered 503$/,
+    );
+  });
+
   it("fails when a registry says nothing any more", async () => {
     for (const part of ["manifests", "blobs"]) {
       const { registry, reach, image } = await open({

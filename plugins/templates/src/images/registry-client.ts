@@ -103,7 +103,8 @@ export class RegistryClient implements Disposable {
       ...(basic !== undefined && { authorization: basic }),
     });
     const body = await readBounded(answer, TOKEN_BYTES);
-    if (answer.statusCode !== 200) return undefined;
+    if ([400, 401, 403].includes(answer.statusCode)) return undefined;
+    if (answer.statusCode !== 200) throw new Error(`'${realm.host}' answered ${answer.statusCode}`);
     return `Bearer ${tokenAnswer.parse(JSON.parse(body.toString()))}`;
   }
 
