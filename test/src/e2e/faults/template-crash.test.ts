@@ -15,6 +15,7 @@ import {
 import { API_KEY } from "../../harness/server/api-key.js";
 import { exchange } from "../../harness/clients/exchange.js";
 import { eventually } from "../../harness/host/eventually.js";
+import { startCoppice } from "../../harness/server/coppice-command.js";
 import { missingForNamespaces } from "../../harness/server/on-each-backend.js";
 import { type Installation, makeInstallation, ServerProcess } from "../../harness/server/server-process.js";
 import { startFullServer } from "../../harness/server/start-full-server.js";
@@ -129,6 +130,9 @@ describe(
 
     /** Starts a server on what a killed one left, and checks it. */
     async function check(look: (url: string) => Promise<void>): Promise<void> {
+      const found = await startCoppice(["template", "fsck", installation.configFile]).end;
+      assert.equal(found.code, 0, `${found.stdout.toString()}${found.stderr}`);
+      assert.match(found.stdout.toString(), /^0 lost, \d+ not needed, 0 unknown$/m);
       const left: TestServer = await startFullServer({
         backend: "linux-namespaces",
         server: { dataDir: join(installation.directory, "data") },
