@@ -33,10 +33,14 @@ export const builds: Benchmark = async ({ scratch }, { largeBytes }) => {
   const registry = await openTestRegistry();
   registry.add("library/small:1", layout);
   const registries = { mirrors: { "docker.io": registry.address }, insecure: [registry.address] };
+  const rate = { requests: 1_000_000, per: "1s" };
   const limits = { maxStorage: "1TiB", maxUpload: "1TiB", maxUploads: "1TiB" };
   const server = await startFullServer({
     backend: "linux-namespaces",
-    settings: { templates: { registries, ...limits } },
+    settings: {
+      access: { rateLimits: { perAddress: rate, perKey: rate } },
+      templates: { registries, ...limits },
+    },
   });
 
   const ask = async (method: string, path: string, body?: unknown): Promise<unknown> => {
