@@ -195,7 +195,7 @@ describe("hostile input of a client", { skip: reasonWithoutRecordingHost() ?? fa
     const lease = await addresses.take("abc");
     for (const networks of [
       new VnetNetworks({ host, settings, addresses, digest: "0" }),
-      new AliasNetworks({ host, settings, addresses }),
+      new AliasNetworks({ host, settings, addresses, roots: "/roots" }),
     ]) {
       for (const text of strings()) {
         for (const destination of [text, `192.0.2.1/32${text}`, `${text}192.0.2.1`]) {

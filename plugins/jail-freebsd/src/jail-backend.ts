@@ -322,6 +322,7 @@ export class JailBackend implements SandboxBackend {
     await Promise.all([...this.#alive.values()].map((sandbox) => sandbox.detach()));
     this.#alive.clear();
     await opened?.host.close({ isEmpty });
+    opened?.lock?.close();
     this.#opening = undefined;
   }
 

@@ -1,5 +1,6 @@
 import { chmod, copyFile, mkdir, rename } from "node:fs/promises";
 import { dirname, join } from "node:path";
+import type { DatabaseSync } from "node:sqlite";
 import { agentBinary } from "@coppice/agent";
 import type { AddressLeases, Logger, NetworkLeases } from "@coppice/core";
 import { AddressPool } from "./network/address-pool.js";
@@ -9,6 +10,7 @@ import { Datasets } from "./zfs/datasets.js";
 import { type EnforcedLimit, enforcedLimits } from "./host/enforced-limits.js";
 import { Host } from "./host/host.js";
 import { installationOf } from "./host/installation.js";
+import { takeLock } from "./host/lock.js";
 import type { JailSettings } from "./jail-freebsd-config.js";
 import { JexecHelpers } from "./jails/jexec-helpers.js";
 import { Jails } from "./jails/jails.js";
@@ -30,6 +32,8 @@ export interface Opened {
   readonly helpers: JexecHelpers;
   readonly templates: Templates;
   readonly volumes: VolumeDatasets;
+  /** Keeps other servers from this directory; absent where it is only looked at. */
+  readonly lock: DatabaseSync | undefined;
   /** Undefined where signatures are not required. */
   readonly signatures: TemplateSignatures | undefined;
   /** Address leases of this installation's sandboxes. */
@@ -62,6 +66,21 @@ const LONGEST_ID = 64;
 
 /** @throws Error with the reason why this host cannot be used */
 export async function openHost(options: OpenHostOptions): Promise<Opened> {
+  if (options.isPrivate) return openParts(options, undefined);
+  const { directory } = options.settings;
+  await mkdir(directory, { recursive: true, mode: 0o700 });
+  const lock = takeLock(join(directory, "server.lock"));
+  // It would take the agents of the other one's sandboxes, whatever its data directory is.
+  if (lock === undefined) throw new Error(`another server uses the directory ${directory} of jail-freebsd`);
+  try {
+    return await openParts(options, lock);
+  } catch (error) {
+    lock.close();
+    throw error;
+  }
+}
+
+async function openParts(options: OpenHostOptions, lock: DatabaseSync | undefined): Promise<Opened> {
   const { isPrivate, leases: allLeases, log, names, settings } = options;
   const { dataset, directory, hostCommandTimeout, hostOutputLimit, programs, templateSignatures } = settings;
   const agent = settings.agent ?? agentBinary();
@@ -93,6 +112,7 @@ export async function openHost(options: OpenHostOptions): Promise<Opened> {
   return {
     host,
     agent,
+    lock,
     datasets,
     jails: await Jails.open(host),
     helpers: new JexecHelpers({
@@ -106,7 +126,7 @@ export async function openHost(options: OpenHostOptions): Promise<Opened> {
     }),
     signatures: templateSignatures && new TemplateSignatures(host, templateSignatures),
     leases,
-    networks: networksOf({ host, leases, network: settings.network, digest: owner }),
+    networks: networksOf({ host, leases, settings, digest: owner }),
     rules: held,
     volumes: new VolumeDatasets({
       host,
@@ -129,18 +149,18 @@ function networksOf({
   digest,
   host,
   leases,
-  network: settings,
+  settings: { directory, network: settings },
 }: {
   readonly host: Host;
   readonly leases: NetworkLeases;
-  readonly network: JailSettings["network"];
+  readonly settings: JailSettings;
   readonly digest: string;
 }): SandboxNetworks | undefined {
   if (settings.kind === "none") return undefined;
   const addresses = new AddressPool({ range: settings.range, leases });
   return settings.kind === "vnet"
     ? new VnetNetworks({ host, settings, addresses, digest })
-    : new AliasNetworks({ host, settings, addresses });
+    : new AliasNetworks({ host, settings, addresses, roots: join(directory, "roots") });
 }
 
 /** Replaces the program by a rename: running jails keep the file that they were started from. */

@@ -197,6 +197,20 @@ export class Host {
     await connection.close();
   }
 
+  /**
+   * Ends the programs of an earlier process that was killed meanwhile. They would make something after this one has
+   * looked what is there.
+   */
+  async #endCommands(connection: AgentConnection): Promise<void> {
+    const running = (await connection.processes()).filter(({ label }) => label === "");
+    const end = async (left: AgentProcess) => {
+      await left.kill("SIGKILL", "group").catch(() => undefined);
+      await Promise.race([left.exit, sleep(KILL_GRACE_MS, undefined, { ref: false })]);
+      left.release();
+    };
+    await Promise.all(running.map(end));
+  }
+
   async #connect(): Promise<AgentConnection> {
     if (this.#isClosed) throw new SandboxError("server_stopping", "the server is stopping");
     const known = await this.#connection?.catch(() => undefined);
@@ -215,7 +229,9 @@ export class Host {
     const found = await connectSocket(socket).catch(() => undefined);
     if (found !== undefined) {
       this.#isTakenOver = true;
-      return AgentConnection.open(found);
+      const connection = await AgentConnection.open(found);
+      await this.#endCommands(connection);
+      return connection;
     }
     // Not the server's stderr: daemon(8) waits until every process that holds its pipe has ended, and this one outlives
     // the server. Each agent begins the file anew, so it needs no rotation.

@@ -14,7 +14,7 @@ const settings = {
 const NO_RULES = { allowOut: [], denyOut: [] };
 
 function networksOf({ addresses, host, settings: { network } }: RecordingHost): AliasNetworks {
-  return new AliasNetworks({ host, settings: network, addresses });
+  return new AliasNetworks({ host, settings: network, addresses, roots: "/d/roots" });
 }
 
 async function words(recording: RecordingHost): Promise<string[]> {
@@ -127,9 +127,12 @@ block return out quick on em0 inet from any to any tagged coppice_alias10
 
     it("lists the addresses of its range by jail", async () => {
       await using recording = await openRecordingHost(settings);
-      await recording.answer("jls", "e2b-one 10.78.0.10\nweb 192.0.2.1,192.0.2.2\ne2b-two -\n");
+      await recording.answer(
+        "jls",
+        "e2b-one 10.78.0.10 /d/roots/e2b-one\nweb 192.0.2.1,192.0.2.2 /w\ne2b-two - /d/roots/e2b-two\n",
+      );
       assert.deepEqual([...(await networksOf(recording).found())], [["e2b-one", "10.78.0.10"]]);
-      assert.deepEqual(await words(recording), ["jls name ip4.addr"]);
+      assert.deepEqual(await words(recording), ["jls name ip4.addr path"]);
     });
 
     it("lists the problems of a host and the programs that a sandbox would reach, with fixes", async () => {

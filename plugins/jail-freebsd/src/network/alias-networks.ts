@@ -14,6 +14,8 @@ export interface AliasNetworksOptions {
   readonly host: Host;
   readonly settings: NetworkSettings;
   readonly addresses: AddressPool;
+  /** Directory of the roots of this installation's jails. */
+  readonly roots: string;
 }
 
 /** With more connections to cut than this, one command cuts all of the sandbox. */
@@ -35,11 +37,13 @@ export class AliasNetworks implements SandboxNetworks {
   readonly #host: Host;
   readonly #settings: NetworkSettings;
   readonly #anchors: PfAnchors;
+  readonly #roots: string;
 
-  constructor({ addresses, host, settings }: AliasNetworksOptions) {
+  constructor({ addresses, host, roots, settings }: AliasNetworksOptions) {
     this.addresses = addresses;
     this.#host = host;
     this.#settings = settings;
+    this.#roots = roots;
     this.#anchors = new PfAnchors(host, settings.anchor);
   }
 
@@ -54,6 +58,12 @@ export class AliasNetworks implements SandboxNetworks {
     if (!/^\s+inet /m.test(leading.stdout)) {
       const fix = "set jail-freebsd.network.outside to the interface that leads out, and in pf.conf too";
       problems.push({ message: `there is no interface ${outside} with an IPv4 address`, fix });
+    }
+    // A server removes what has an address of its range and no lease.
+    for (const { address, jail, path } of await this.#jails()) {
+      if (path.startsWith(`${this.#roots}/`)) continue;
+      const fix = "give each server of this host its own jail-freebsd.network.range and anchor";
+      problems.push({ message: `jail ${jail} of somebody else has the address ${address}`, fix });
     }
     return [...problems, ...(await this.gaps()), ...(await this.#listenerProblems())];
   }
@@ -113,13 +123,17 @@ export class AliasNetworks implements SandboxNetworks {
   }
 
   async found(): Promise<ReadonlyMap<string, string>> {
-    const { stdout } = await this.#host.try("jls", ["name", "ip4.addr"]);
-    return new Map(
-      stdout.split("\n").flatMap((line) => {
-        const [jail = "", address = ""] = line.split(" ");
-        return this.addresses.numberOf(address) === undefined ? [] : [[jail, address] as const];
-      }),
-    );
+    return new Map((await this.#jails()).map(({ address, jail }) => [jail, address]));
+  }
+
+  /** Jails with an address of the range, whoever made them. */
+  async #jails() {
+    const { stdout } = await this.#host.try("jls", ["name", "ip4.addr", "path"]);
+    return stdout.split("\n").flatMap((line) => {
+      const [jail = "", addresses = "", ...path] = line.split(" ");
+      const address = addresses.split(",").find((each) => this.addresses.numberOf(each) !== undefined);
+      return address === undefined ? [] : [{ jail, address, path: path.join(" ") }];
+    });
   }
 
   async removeOthers(): Promise<void> {

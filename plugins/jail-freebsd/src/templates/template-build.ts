@@ -1,8 +1,7 @@
 import { join } from "node:path";
 import { parseArgs } from "node:util";
-import { messageOf, SandboxError, type VerbAction } from "@coppice/core";
+import { SandboxError, type VerbAction } from "@coppice/core";
 import { buildTemplate } from "./build-template.js";
-import { HostCommandError } from "../host/host.js";
 import type { JailSettings } from "../jail-freebsd-config.js";
 import { readTemplateFile } from "./template-file.js";
 import { withTemplateWorkshop } from "./template-workshop.js";
@@ -27,10 +26,7 @@ export const templateBuild: VerbAction<JailSettings> = {
         timeoutMs: config.templateCommandTimeout,
         onStep: print,
       }),
-    ).catch((error: unknown) => {
-      if (!(error instanceof HostCommandError)) throw error;
-      throw new SandboxError("template_unusable", messageOf(error), { cause: error });
-    });
+    );
     print(`${recipe.name} ${recipe.digest}${isNew ? "" : ", which was built before"}`);
     return 0;
   },

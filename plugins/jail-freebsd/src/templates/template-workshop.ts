@@ -1,11 +1,11 @@
 import { mkdir } from "node:fs/promises";
 import { join } from "node:path";
-import { DatabaseSync } from "node:sqlite";
 import { agentBinary } from "@coppice/agent";
-import { SandboxError, type VerbContext } from "@coppice/core";
+import { messageOf, SandboxError, type VerbContext } from "@coppice/core";
 import { BuiltTemplates } from "./built-templates.js";
-import { Host } from "../host/host.js";
+import { Host, HostCommandError } from "../host/host.js";
 import { installationOf } from "../host/installation.js";
+import { takeLock } from "../host/lock.js";
 import type { JailSettings } from "../jail-freebsd-config.js";
 
 /** Dependencies of the verbs that work on templates. */
@@ -16,7 +16,7 @@ export interface TemplateWorkshop {
 
 /**
  * Runs a verb on templates, in one process of this installation at a time; a server may run meanwhile.
- * @throws SandboxError failed_precondition while another process works on them.
+ * @throws SandboxError failed_precondition while another process works on them, and for a command of the host that fails.
  */
 export async function withTemplateWorkshop<T>(
   { config, dataDir }: VerbContext<JailSettings>,
@@ -29,15 +29,11 @@ export async function withTemplateWorkshop<T>(
       "the agent has not been built: install a C compiler and run set-up",
     );
   }
-  // Used only for its lock, which ends with the process, even after a crash.
-  const lock = new DatabaseSync(join(dataDir(), "templates.lock"), { timeout: 0 });
+  const lock = takeLock(join(dataDir(), "templates.lock"));
+  if (lock === undefined) {
+    throw new SandboxError("templates_busy", "another process builds or removes templates");
+  }
   try {
-    try {
-      lock.exec("BEGIN EXCLUSIVE");
-    } catch (error) {
-      const text = "another process builds or removes templates";
-      throw new SandboxError("templates_busy", text, { cause: error });
-    }
     await mkdir(config.directory, { recursive: true, mode: 0o700 });
     const host = new Host({
       programs: config.programs,
@@ -49,13 +45,11 @@ export async function withTemplateWorkshop<T>(
       log: { debug: () => undefined, warn: () => undefined },
     });
     try {
-      // A killed process leaves its program running, which still works on a template.
-      for (const left of await host.served()) {
-        await left.kill("SIGKILL", "group").catch(() => undefined);
-        await left.exit;
-      }
       const builder = installationOf(config.directory);
       return await work({ host, templates: new BuiltTemplates(host, { parent: config.dataset, builder }) });
+    } catch (error) {
+      if (!(error instanceof HostCommandError)) throw error;
+      throw new SandboxError("template_unusable", messageOf(error), { cause: error });
     } finally {
       await host.close({ isEmpty: true });
     }

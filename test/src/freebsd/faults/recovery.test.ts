@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { readFile } from "node:fs/promises";
+import { access, readFile, rm, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { after, before, describe, it } from "node:test";
 import { ALL_TRAFFIC, type Sandbox, type SandboxBackend } from "@coppice/core/backend";
@@ -10,6 +10,7 @@ import {
   reasonWithoutFreebsdHost,
 } from "../../harness/freebsd/freebsd-host.js";
 import { newId } from "../../harness/freebsd/jail-faults.js";
+import { eventually } from "../../harness/host/eventually.js";
 import { hostTitle, NETWORK_HOSTS } from "../../harness/freebsd/network-hosts.js";
 import { reachesOut } from "../../harness/freebsd/reaches-out.js";
 
@@ -187,18 +188,20 @@ describe("jail-freebsd, after its server ended", { skip }, () => {
   });
 
   it("sweeps away what a failure has left, and nothing that somebody has or is making", async () => {
-    const backend = host.backend();
+    const broken = join(host.directory, "broken");
+    const programs = { ...host.settings.programs };
+    for (const name of ["jail", "umount", "mount"] as const) {
+      programs[name] = join(host.directory, `breakable-${name}`);
+      const script = `[ ! -e ${broken} ] || exit 1\nexec ${host.settings.programs[name]} "$@"`;
+      await writeFile(programs[name], `#!/bin/sh\n${script}\n`, { mode: 0o755 });
+    }
+    const backend = host.backend({ programs });
     await backend.sweep();
     await backend.recover();
     const kept = await make(backend);
-    const broken = {
-      ...host.settings.programs,
-      jail: "/bin/false",
-      umount: "/bin/false",
-      mount: "/bin/false",
-    };
-    const failing = host.backend({ programs: broken });
-    await assert.rejects(make(failing));
+    await writeFile(broken, "");
+    await assert.rejects(make(backend));
+    await rm(broken);
     const names = async () => (await zfs("list", "-H", "-o", "name")).match(/e2b-test\w+/g) ?? [];
     assert.equal((await names()).length, 2);
     const making = make(backend);
@@ -212,6 +215,47 @@ describe("jail-freebsd, after its server ended", { skip }, () => {
 });
 
 describe("connected sandboxes of jail-freebsd, after their server ended", { skip }, () => {
+  it("are alone, though the server was killed while commands of the host were running", async () => {
+    await using host = await openFreebsdHost({ isConnected: true });
+    const { directory, settings } = host;
+    const slow = join(directory, "slow");
+    // What each of them makes is in no list of remains that a sweep looks through.
+    for (const [program, isSlow] of [
+      ["ifconfig", "*create"],
+      ["rctl", "-a*"],
+    ] as const) {
+      const path = join(directory, `slow-${program}`);
+      const real = settings.programs[program];
+      const script = `case "$*" in ${isSlow}) [ ! -e ${slow} ] || { mv ${slow} ${slow}-now; sleep 2; };; esac`;
+      await writeFile(path, `#!/bin/sh\n${script}\nexec ${real} "$@"\n`, { mode: 0o755 });
+      const first = host.backend({ programs: { ...settings.programs, [program]: path } });
+      await first.recover();
+      const kept = await make(first, true);
+      await writeFile(slow, "");
+      const making = make(first, true).catch(() => undefined);
+      await eventually("a command is running", async () =>
+        access(`${slow}-now`).then(
+          () => true,
+          () => false,
+        ),
+      );
+      // As if killed: with a sandbox that lives, the agent of the host goes on, and its commands too.
+      await first.close();
+      await rm(`${slow}-now`);
+
+      const second = host.backend();
+      const [found, ...others] = await second.recover();
+      assert.deepEqual([found?.id, others.length], [kept.id, 0]);
+      const running = await host.run("/usr/bin/ps", "-e", "-o", "args=");
+      assert.ok(!running.includes(path), `${program} still runs`);
+      assert.ok(found && (await reachesOut(found)));
+      await found.destroy();
+      assert.deepEqual(await host.leaks(), []);
+      await second.close();
+      void making;
+    }
+  });
+
   for (const options of NETWORK_HOSTS) {
     it(`are taken over with their rules, and the dead ones removed: ${hostTitle(options)}`, async () => {
       await using host = await openFreebsdHost({ isConnected: true, ...options });

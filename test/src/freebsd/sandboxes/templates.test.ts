@@ -205,6 +205,18 @@ describe("coppice jail-template, on a FreeBSD host", { skip }, () => {
     await template("gc");
   });
 
+  it("say what is wrong where their dataset is not there", async () => {
+    const whole = settings;
+    settings = { ...whole, dataset: "coppice/none" };
+    for (const [action, ...words] of [["build", file], ["list"], ["gc"]] as const) {
+      await assert.rejects(template(action, ...words), {
+        code: "failed_precondition",
+        message: /^zfs \w+ ended with 1: .* does not exist$/,
+      });
+    }
+    settings = whole;
+  });
+
   it("leave nothing of a build that fails, and say why", async () => {
     const before = await zfs("list", "-H", "-o", "name", "-r", "-t", "all", "coppice");
     await describeTemplate({ packages: ["nothing-like-that"] });
