@@ -57,7 +57,11 @@ export class JailBackend implements SandboxBackend {
   readonly isolated = true;
   readonly snapshots = {
     list: async () => [...(await (await this.#open()).datasets.snapshots(true)).keys()],
-    remove: async (id: SnapshotId) => (await this.#open()).datasets.removeSnapshot(id),
+    remove: async (id: SnapshotId) => {
+      const opened = await this.#open();
+      await opened.datasets.removeSnapshot(id);
+      await this.#collect(opened);
+    },
   };
   readonly volumes = {
     make: async (spec: VolumeSpec) => (await this.#open()).volumes.make(spec),
@@ -497,7 +501,14 @@ export class JailBackend implements SandboxBackend {
     await datasets.destroy(paths.name);
     await rmdir(paths.root).catch(ifMissing);
     await this.#releaseAddress(opened, id);
-    await datasets.collect();
+    await this.#collect(opened);
+  }
+
+  /** A dataset that cannot be destroyed, as during a `zfs send`, fails no removal of others: the next sweep tries again. */
+  async #collect({ datasets }: Opened): Promise<void> {
+    await datasets.collect().catch((error: unknown) => {
+      this.#log.warn({ err: error }, "a dataset or snapshot without clones was not destroyed");
+    });
   }
 
   /** Removes everything but the dataset and the lease. */

@@ -33,6 +33,8 @@ const PREFIX = "coppice:";
 const PROPERTIES = ["owner", "state", "template", "limits", "snapshot"].map((name) => PREFIX + name);
 const BUSY_ATTEMPTS = 50;
 const LONGEST_BUSY_PAUSE_MS = 200;
+/** For what is unmounted, and can be busy for hours with a `zfs send`. */
+const BUSY_ATTEMPTS_COLLECTING = 5;
 /** Error messages of zfs(8) for a dataset in use; they differ between releases. */
 const BUSY = /dataset is busy|umount failed|cannot unmount|Device busy/i;
 const MISSING = /dataset does not exist|could not find any snapshots/;
@@ -202,14 +204,13 @@ export class Datasets {
     return this.#snapshotsIn(await this.#read(isCompared), "kept");
   }
 
-  /** Removes a snapshot; its clones stay. A missing one is fine. */
+  /** Marks a snapshot, which `collect` destroys after its last clone. A missing one is fine. */
   async removeSnapshot(id: SnapshotId): Promise<void> {
     const full = (await this.snapshots()).get(id);
     if (full === undefined) return;
     // A removed snapshot that stays until its last clone is gone must not be cloned again.
     await this.#host.run("zfs", ["set", `${PREFIX}snapshot=removed`, full]);
     this.#hasRetained = true;
-    await this.collect();
   }
 
   #snapshotsIn(tree: PropertyTree, mark: "kept" | "removed"): ReadonlyMap<SnapshotId, string> {
@@ -223,7 +224,10 @@ export class Datasets {
     );
   }
 
-  /** Destroys removed snapshots and retained datasets that have no clones left. */
+  /**
+   * Destroys removed snapshots and retained datasets that have no clones left.
+   * @throws HostCommandError for the first that could not be destroyed, after all others.
+   */
   async collect(): Promise<void> {
     if (!this.#hasRetained) return;
     // A dataset retained meanwhile sets it again.
@@ -239,20 +243,25 @@ export class Datasets {
   async #collect(): Promise<void> {
     // A snapshot with clones goes with the last of them.
     const tree = await this.#read();
-    for (const full of this.#snapshotsIn(tree, "removed").values()) {
-      await zfsUntilFree(this.#host, ["destroy", "-d", full]);
-    }
+    const failures: unknown[] = [];
+    const isGone = (...words: readonly string[]) =>
+      zfsUntilFree(this.#host, ["destroy", ...words], BUSY_ATTEMPTS_COLLECTING).catch((error: unknown) => {
+        failures.push(error);
+        return true;
+      });
+    for (const full of this.#snapshotsIn(tree, "removed").values()) await isGone("-d", full);
     const retained = this.#ownedIn(tree).filter(({ state }) => state === "retained");
     // One may depend on another: repeat while that makes progress.
     for (let rest = retained; rest.length > 0;) {
       const left: OwnedDataset[] = [];
       for (const each of rest) {
-        if (!(await zfsUntilFree(this.#host, ["destroy", this.#path(each.name)]))) left.push(each);
+        if (!(await isGone(this.#path(each.name)))) left.push(each);
       }
       if (left.length > 0) this.#hasRetained = true;
-      if (left.length === rest.length) return;
+      if (left.length === rest.length) break;
       rest = left;
     }
+    if (failures.length > 0) throw failures[0];
   }
 
   async #isOwn(path: string): Promise<boolean> {
@@ -275,13 +284,17 @@ export class Datasets {
  * Retries a command of zfs while the dataset is busy. A missing dataset is fine.
  * @returns false when clones need it. @throws HostCommandError
  */
-export async function zfsUntilFree(host: Host, words: readonly string[]): Promise<boolean> {
+export async function zfsUntilFree(
+  host: Host,
+  words: readonly string[],
+  attempts = BUSY_ATTEMPTS,
+): Promise<boolean> {
   for (let attempt = 1; ; attempt++) {
     const result = await host.try("zfs", words);
     const { code, stderr } = result;
     if (code === 0 || MISSING.test(stderr) || /not currently mounted|not mounted/.test(stderr)) return true;
     if (NEEDED.test(stderr)) return false;
-    if (!BUSY.test(stderr) || attempt === BUSY_ATTEMPTS) throw failureOf("zfs", words, result);
+    if (!BUSY.test(stderr) || attempt === attempts) throw failureOf("zfs", words, result);
     await sleep(Math.min(5 * attempt, LONGEST_BUSY_PAUSE_MS));
   }
 }

@@ -3,6 +3,7 @@ import { chmod, rm, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { after, before, describe, it } from "node:test";
 import type { Sandbox, SandboxBackend } from "@coppice/core/backend";
+import { MemoryLeases } from "@coppice/core/testing";
 import {
   type FreebsdHost,
   openFreebsdHost,
@@ -178,6 +179,68 @@ describe("jail-freebsd, after mishaps of its host", { skip: reasonWithoutFreebsd
     await second.volumes.remove("volume2");
     await second.close();
     assert.deepEqual(await host.leaks(), []);
+  });
+
+  it("ends sandboxes while another dataset, which nobody needs any more, cannot be destroyed", async () => {
+    const { directory, settings } = host;
+    const [isSent, zfsOfHost] = [join(directory, "is-sent"), join(directory, "busy-zfs")];
+    const parentId = newId();
+    // As zfs(8) during a zfs send.
+    const script = `[ -e ${isSent} ] && case "$*" in destroy*${parentId}) echo "cannot destroy '$2': dataset is busy" >&2; exit 1;; esac`;
+    await writeFile(zfsOfHost, `#!/bin/sh\n${script}\nexec ${settings.programs.zfs} "$@"\n`, { mode: 0o755 });
+    const backend = host.backend({ programs: { ...settings.programs, zfs: zfsOfHost } });
+    await backend.recover();
+    const signal = new AbortController().signal;
+    const parent = await backend.provision(specOf(parentId), signal);
+    await parent.snapshots?.take("sent");
+    const clone = await backend.provision({ ...specOf(newId()), snapshot: "sent" }, signal);
+    await parent.destroy();
+    const other = await make(backend);
+    await writeFile(isSent, "");
+    await backend.snapshots.remove("sent");
+    await clone.destroy();
+    await other.destroy();
+    assert.deepEqual(await backend.snapshots.list(), []);
+    assert.deepEqual(await host.leaks(), [`dataset coppice/jails/e2b-${parentId}`]);
+    await rm(isSent);
+    await backend.sweep();
+    assert.deepEqual(await host.leaks(), []);
+    await backend.close();
+  });
+
+  it("refuses the directory of another server, whose sandboxes live on", async () => {
+    const first = host.backend();
+    await first.recover();
+    const sandbox = await make(first);
+    const second = host.backend({}, { leases: new MemoryLeases() });
+    await assert.rejects(second.recover(), /another server uses the directory/);
+    await second.close();
+    assert.equal(await outputOf(sandbox, "echo alive"), "alive\n");
+    await sandbox.destroy();
+    await first.close();
+    assert.deepEqual(await host.leaks(), []);
+  });
+
+  it("refuses a range whose addresses jails of another server have", async () => {
+    for (const networkKind of ["vnet", "alias"] as const) {
+      await using connected = await openFreebsdHost({ isConnected: true, networkKind });
+      const first = connected.backend();
+      await first.recover();
+      const spec = { ...specOf(newId()), allowInternetAccess: true };
+      const sandbox = await first.provision(spec, new AbortController().signal);
+      await first.check();
+      const directory = join(connected.directory, "e");
+      const second = connected.backend({ directory }, { leases: new MemoryLeases() });
+      const message = {
+        vnet: /epair10010a belongs to another server/,
+        alias: /has the address 10\.78\.0\.10$/,
+      };
+      await assert.rejects(second.check(), { message: message[networkKind] });
+      await second.close();
+      await sandbox.destroy();
+      await first.close();
+      assert.deepEqual(await connected.leaks(), []);
+    }
   });
 
   it("has sandboxes that live on beside coppice doctor", async () => {
