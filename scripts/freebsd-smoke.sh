@@ -3,7 +3,7 @@
 #
 #   scripts/freebsd-smoke.sh POOL [BASE.TXZ]
 #
-# It says all that the host lacks, builds the agent and runs its own tests, then builds a template and runs the conformance
+# It has never run there. It says all that the host lacks, builds the agent and runs its own tests, then builds a template and runs the conformance
 # suite that the tests run elsewhere, without a network and with one. What it makes is below POOL/coppice-smoke and /var/db/coppice-smoke, which must not
 # be there, and are not afterwards.
 set -u
