@@ -7,7 +7,7 @@ import { describe, it } from "node:test";
 import { ALL_TRAFFIC } from "@coppice/core/backend";
 import { type Internet, openInternet, reasonWithoutEgress } from "../testing/open-internet.js";
 import { openTestBackend, type TestBackend } from "../testing/test-backend.js";
-import { makeSandbox, reach, runScript } from "../testing/test-sandbox.js";
+import { eventually, makeSandbox, reach, runScript } from "../testing/test-sandbox.js";
 
 const SERVER = `
 import socket, sys
@@ -107,7 +107,7 @@ probe.connect(("${addresses[0]}", 1))
 print(probe.getsockname()[0])'`;
     const address = (await runScript(sandbox, own)).output.trim();
     assert.match(address, /^10\./);
-    assert.equal(await reach(sandbox, address, port), "reached");
+    await eventually("it listens", async () => (await reach(sandbox, address, port)) === "reached");
     assert.equal(reaches(address, port), false);
     await sandbox.destroy();
   });

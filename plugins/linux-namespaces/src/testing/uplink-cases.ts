@@ -7,15 +7,13 @@ import { createServer } from "node:net";
 import { networkInterfaces } from "node:os";
 import { join } from "node:path";
 import { it } from "node:test";
-import { setTimeout as sleep } from "node:timers/promises";
 import { ALL_TRAFFIC } from "@coppice/core/backend";
 import type { Init } from "../launcher/launcher.js";
 import { isAlive, readProcess } from "../launcher/sandbox-record.js";
 import { type Internet, openInternet } from "./open-internet.js";
 import { openTestBackend, type TestBackend } from "./test-backend.js";
-import { makeSandbox, reach } from "./test-sandbox.js";
+import { eventually, makeSandbox, reach } from "./test-sandbox.js";
 
-const DEADLINE_MS = 20_000;
 const NEW_ADDRESS = "198.51.100.7";
 
 async function open(internet: Internet): Promise<TestBackend> {
@@ -31,14 +29,6 @@ async function processOf({ directory }: TestBackend, record: "init" | "program")
 async function kill(victim: Init): Promise<void> {
   process.kill(victim.pid, "SIGKILL");
   await eventually("it ends", async () => !(await isAlive(victim)));
-}
-
-async function eventually(what: string, isSo: () => Promise<boolean>): Promise<void> {
-  const deadlineMs = performance.now() + DEADLINE_MS;
-  while (!(await isSo())) {
-    assert.ok(performance.now() < deadlineMs, `never: ${what}`);
-    await sleep(20);
-  }
 }
 
 it("a program that ends is started again, and what was denied stays denied", async () => {
