@@ -130,7 +130,6 @@ export function templatesPlugin(makeBuilder: (services: BuilderServices) => Buil
       context.onStart(() => keeping.start());
       context.onStop(() => keeping.stop());
 
-      templates.add(new BuiltTemplates(catalog, store));
       const recipes = new RecipeBuilds({
         recipes: await readRecipes(config.recipes, templates),
         store,
@@ -147,12 +146,9 @@ export function templatesPlugin(makeBuilder: (services: BuilderServices) => Buil
         clock,
         log,
       });
-      templates.add({
-        all: () => [],
-        find: () => undefined,
-        // Other plugins look at the templates when they start.
-        buildOf: (name) => (file.find() === undefined ? undefined : recipes.buildOf(name)),
-      });
+      // Other plugins look at the templates of the configuration when they start.
+      const buildOf = (name: string) => (file.find() === undefined ? undefined : recipes.buildOf(name));
+      templates.add(new BuiltTemplates({ catalog, store, buildOf }));
       context.onStart(() => recipes.start());
       context.onStop(() => recipes.stop());
 

@@ -3,14 +3,23 @@ import type { TemplateRecord } from "../model/template-record.js";
 import type { TemplatesStore } from "../store/templates-store.js";
 import type { Catalog, ReadyBuild } from "./catalog.js";
 
-/** The templates that clients have built, for the creation of sandboxes. */
+export interface BuiltTemplatesOptions extends Pick<TemplateSource, "buildOf"> {
+  readonly catalog: Catalog;
+  readonly store: () => TemplatesStore;
+}
+
+/** The templates that were built here, for the creation of sandboxes. */
 export class BuiltTemplates implements TemplateSource {
   readonly #catalog: Catalog;
   readonly #store: () => TemplatesStore;
 
-  constructor(catalog: Catalog, store: () => TemplatesStore) {
+  /** Current build of a template of the configuration, if it is built here. */
+  readonly buildOf: TemplateSource["buildOf"];
+
+  constructor({ catalog, store, buildOf }: BuiltTemplatesOptions) {
     this.#catalog = catalog;
     this.#store = store;
+    this.buildOf = buildOf;
   }
 
   all(tenant: string): readonly TemplateFacts[] {
@@ -22,11 +31,6 @@ export class BuiltTemplates implements TemplateSource {
   find(reference: TemplateReference, tenant: string): TemplateFacts | undefined {
     const found = this.#catalog.resolve(reference, tenant);
     return found && factsOf(found.template, found.build);
-  }
-
-  /** Those of the configuration are not built by clients. */
-  buildOf(): undefined {
-    return undefined;
   }
 }
 

@@ -52,9 +52,10 @@ export class RecipeBuilds {
   }
 
   buildOf(template: string): TemplateBuild | undefined {
+    // Asked at every creation: without a recipe there is nothing to look up.
+    if (!this.#options.recipes.has(template)) return undefined;
     const found = this.#tagged(template, CURRENT);
-    if (found === undefined || !this.#options.recipes.has(template)) return undefined;
-    return factsOf(found.template, found.build).build;
+    return found && factsOf(found.template, found.build).build;
   }
 
   /** Builds in the background what earlier runs have not. */
@@ -105,12 +106,11 @@ export class RecipeBuilds {
     const tag = this.#digestOf(template);
     if (this.#tagged(template, tag)?.build.backend === backend.name) return;
     const beganMs = clock.now();
-    const buildId = this.#enter(template, backend, tag);
+    const { buildId, limits } = this.#enter(template, backend, tag);
     log.info(
       { template, build: buildId },
       `building template '${template}'; its backend's own one is served until then`,
     );
-    const { limits } = store().builds.find(buildId) ?? {};
     const { digest: _, ...asked } = recipe;
     queue.start(
       {
@@ -119,7 +119,7 @@ export class RecipeBuilds {
         buildId,
         tenant: SERVER,
         backend: backend.name,
-        limits: { ...limits },
+        limits,
         force: false,
       },
       ({ message, step }) => log.info({ template, step }, message),
@@ -140,24 +140,28 @@ export class RecipeBuilds {
     log.info({ template, tookMs: clock.now() - beganMs }, `template '${template}' is ready`);
   }
 
-  /** Enters a waiting build. @returns its id */
-  #enter(template: string, backend: SandboxBackend, tag: string): string {
+  /** Enters a waiting build. @param tag digest of its recipe. */
+  #enter(
+    template: string,
+    backend: SandboxBackend,
+    tag: string,
+  ): { readonly buildId: string; readonly limits: BuildLimits } {
     const { store, clock, limitsOf, buildLimits } = this.#options;
-    const {
-      cpuCount = buildLimits.cpuCount,
-      memoryMiB = buildLimits.memoryMiB,
-      diskMiB,
-    } = limitsOf(template);
+    const own = limitsOf(template);
+    const limits: BuildLimits = {
+      cpuCount: own.cpuCount ?? buildLimits.cpuCount,
+      memoryMiB: own.memoryMiB ?? buildLimits.memoryMiB,
+      diskMiB: own.diskMiB,
+    };
     const nowMs = clock.now();
     const buildId = randomUUID();
     store().atOnce(() => {
       const { templates, builds, tags } = store();
       if (templates.find(template) === undefined) templates.add(recordOf(template, nowMs), nowMs);
-      const limits = { cpuCount, memoryMiB, diskMiB };
       builds.add({ id: buildId, templateId: template, backend: backend.name, limits }, nowMs);
       for (const name of [CURRENT, tag]) tags.assign(template, name, buildId, nowMs);
     });
-    return buildId;
+    return { buildId, limits };
   }
 
   #tagged(template: string, tag: string): ReadyBuild | undefined {
