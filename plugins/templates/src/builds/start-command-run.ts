@@ -1,11 +1,11 @@
 import { setTimeout as delay } from "node:timers/promises";
 import { type Clock, messageOf, sleep, type StartCommand } from "@coppice/core";
-import type { Exit, Sandbox } from "@coppice/core/backend";
+import type { Sandbox } from "@coppice/core/backend";
 import { BuildFailure } from "../model/build-failure.js";
 import type { LogLevel } from "../model/build-log.js";
-import { CommandFailure, type ContextCommand, runInContext } from "../guest/context-command.js";
+import { CommandFailure, type ContextCommand, mustRunInContext } from "../guest/context-command.js";
 import { durationText } from "./duration-text.js";
-import { exitText, runScript } from "../guest/guest-run.js";
+import { runScript } from "../guest/guest-run.js";
 
 export interface StartCommandRunOptions {
   readonly templateId: string;
@@ -50,7 +50,7 @@ export async function runStartCommand(
   const failing = new AbortController();
   const first = Promise.withResolvers<void>();
   print("info", `Running start command: ${start.command}`);
-  const running = runInContext(sandbox, {
+  const running = mustRunInContext(sandbox, {
     ...commandOf(start, start.command),
     templateId,
     signal,
@@ -61,7 +61,7 @@ export async function runStartCommand(
     },
     level: "info",
     prefix: "start",
-  }).then(requireSuccess);
+  });
   const ended = running.catch((error: unknown) => {
     if (!stop.signal.aborted) failing.abort(error);
   });
@@ -96,7 +96,7 @@ async function awaitReady(
   for (;;) {
     try {
       const command = { ...commandOf(start, ready), templateId, signal: until, print };
-      requireSuccess(await runInContext(sandbox, { ...command, level: "debug", prefix: "ready" }));
+      await mustRunInContext(sandbox, { ...command, level: "debug", prefix: "ready" });
       print("info", "Template is ready");
       return;
     } catch (error) {
@@ -118,10 +118,6 @@ function commandOf(
   line: string,
 ): Pick<ContextCommand, "line" | "context"> {
   return { line, context: { user, workdir, environment } };
-}
-
-function requireSuccess(exit: Exit): void {
-  if (exit.code !== 0) throw new CommandFailure(exitText(exit));
 }
 
 async function listeningPorts(sandbox: Sandbox, signal: AbortSignal): Promise<readonly number[]> {

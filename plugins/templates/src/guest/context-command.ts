@@ -40,7 +40,7 @@ export function commandEnvironment(
  * @returns how it ended.
  * @throws CommandFailure when it cannot be started, the signal's reason
  */
-export async function runInContext(sandbox: Sandbox, command: ContextCommand): Promise<Exit> {
+async function runInContext(sandbox: Sandbox, command: ContextCommand): Promise<Exit> {
   const { line, context, templateId, signal, stop, print, level, prefix } = command;
   const { environment, user: name, workdir } = context;
   const lines = new OutputLines((stream, text) => print(level, `[${prefix}] [${stream}]: ${text}`));
