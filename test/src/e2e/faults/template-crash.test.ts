@@ -4,18 +4,12 @@ import { join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import { after, before, describe, it } from "node:test";
 import { Backends } from "@coppice/core";
-import {
-  openTestRegistry,
-  smallRoot,
-  type TestRegistry,
-  type TestServer,
-  WITHOUT_SMALL_ROOT,
-  writeImageLayout,
-} from "@coppice/core/testing";
+import { smallRoot, type TestServer, WITHOUT_SMALL_ROOT, writeImageLayout } from "@coppice/core/testing";
 import { API_KEY } from "../../harness/server/api-key.js";
 import { exchange } from "../../harness/clients/exchange.js";
 import { eventually } from "../../harness/host/eventually.js";
 import { startCoppice } from "../../harness/server/coppice-command.js";
+import { type ImageHub, openImageHub } from "../../harness/server/image-hub.js";
 import { missingForNamespaces } from "../../harness/server/on-each-backend.js";
 import { type Installation, makeInstallation, ServerProcess } from "../../harness/server/server-process.js";
 import { startFullServer } from "../../harness/server/start-full-server.js";
@@ -44,12 +38,12 @@ describe(
   },
   () => {
     let installation: Installation;
-    let registry: TestRegistry;
+    let hub: ImageHub;
     let server: ServerProcess | undefined;
     let kept: Requested;
 
     before(async () => {
-      registry = await openTestRegistry();
+      hub = await openImageHub(["library/small:latest"]);
       installation = await makeInstallation({
         config: { sandboxes: { defaultBackend: "linux-namespaces" } },
         plugins: (directory) => ({
@@ -59,8 +53,6 @@ describe(
           "templates": settings(),
         }),
       });
-      await writeImageLayout(join(installation.directory, "small"), { layers: [smallRoot()] });
-      registry.add("library/small:latest", join(installation.directory, "small"));
       await mkdir(join(installation.directory, "tmp"));
       const first = await start();
       kept = await request(first, "kept");
@@ -72,12 +64,12 @@ describe(
     after(async () => {
       server?.signal("SIGKILL");
       await server?.ended;
-      await registry[Symbol.asyncDispose]();
+      await hub[Symbol.asyncDispose]();
       await installation.remove();
     });
 
     const settings = () => ({
-      registries: { mirrors: { "docker.io": registry.address }, insecure: [registry.address] },
+      registries: hub.registries,
     });
     const start = async (): Promise<ServerProcess> =>
       (server = await ServerProcess.start(installation.configFile, {
@@ -200,15 +192,15 @@ describe(
         const image = `other${round}`;
         const layout = join(installation.directory, image);
         await writeImageLayout(layout, { layers: [smallRoot(), [{ name: "root/round", body: image }]] });
-        registry.add(`library/${image}:latest`, layout);
-        const before = registry.requests.length;
+        hub.registry.add(`library/${image}:latest`, layout);
+        const before = hub.registry.requests.length;
         const requested = await request(first, "pulled");
         const { templateID, buildID } = requested;
         await ask(first.url, "POST", `/v2/templates/${templateID}/builds/${buildID}`, {
           fromImage: image,
           force: true,
         });
-        await eventually("a pull", async () => registry.requests.length > before + round);
+        await eventually("a pull", async () => hub.registry.requests.length > before + round);
         await kill(first);
         await check(async (url) => {
           const { status, reason } = await statusOf(url, requested);

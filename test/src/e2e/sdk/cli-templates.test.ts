@@ -5,16 +5,10 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, before, describe, it } from "node:test";
 import { fileURLToPath } from "node:url";
-import {
-  openTestRegistry,
-  smallRoot,
-  type TestRegistry,
-  type TestServer,
-  WITHOUT_SMALL_ROOT,
-  writeImageLayout,
-} from "@coppice/core/testing";
+import { type TestServer, WITHOUT_SMALL_ROOT } from "@coppice/core/testing";
 import { Sandbox } from "e2b";
 import { API_KEY } from "../../harness/server/api-key.js";
+import { type ImageHub, openImageHub } from "../../harness/server/image-hub.js";
 import { missingForNamespaces } from "../../harness/server/on-each-backend.js";
 import { pointSdkAt } from "../../harness/server/point-sdk-at.js";
 import { startFullServer } from "../../harness/server/start-full-server.js";
@@ -30,24 +24,22 @@ RUN echo "$SEEN" > made.txt
 
 describe("e2b template", { skip: missingForNamespaces() || WITHOUT_SMALL_ROOT, timeout: 240_000 }, () => {
   let directory: string;
-  let registry: TestRegistry;
+  let hub: ImageHub;
   let server: TestServer;
 
   before(async () => {
     directory = await mkdtemp(join(tmpdir(), "coppice-cli-"));
-    registry = await openTestRegistry();
-    await writeImageLayout(join(directory, "small"), { layers: [smallRoot()] });
-    registry.add("library/ubuntu:22.04", join(directory, "small"));
+    hub = await openImageHub(["library/ubuntu:22.04"]);
     await mkdir(join(directory, "project"));
     await writeFile(join(directory, "project/Dockerfile"), DOCKERFILE);
     await writeFile(join(directory, "project/file.txt"), "copied");
-    const registries = { mirrors: { "docker.io": registry.address }, insecure: [registry.address] };
+    const { registries } = hub;
     server = await startFullServer({ backend: "linux-namespaces", settings: { templates: { registries } } });
     pointSdkAt(server.url);
   });
   after(async () => {
     await server.stop();
-    await registry[Symbol.asyncDispose]();
+    await hub[Symbol.asyncDispose]();
     await rm(directory, { recursive: true });
   });
 

@@ -3,15 +3,9 @@ import { mkdir, mkdtemp, rm, symlink, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, before, describe, it } from "node:test";
-import {
-  openTestRegistry,
-  smallRoot,
-  type TestRegistry,
-  type TestServer,
-  WITHOUT_SMALL_ROOT,
-  writeImageLayout,
-} from "@coppice/core/testing";
+import { type TestServer, WITHOUT_SMALL_ROOT } from "@coppice/core/testing";
 import { Sandbox, Template, type TemplateClass, waitForFile } from "e2b";
+import { type ImageHub, openImageHub } from "../../harness/server/image-hub.js";
 import { missingForNamespaces } from "../../harness/server/on-each-backend.js";
 import { pointSdkAt } from "../../harness/server/point-sdk-at.js";
 import { startFullServer } from "../../harness/server/start-full-server.js";
@@ -27,28 +21,16 @@ describe(
   },
   () => {
     let directory: string;
-    let registry: TestRegistry;
+    let hub: ImageHub;
     let server: TestServer;
 
     before(async () => {
       directory = await mkdtemp(join(tmpdir(), "coppice-template-builds-"));
-      registry = await openTestRegistry();
-      await writeImageLayout(join(directory, "small"), {
-        layers: [smallRoot()],
-        config: { Env: ["OF_IMAGE=yes"] },
-      });
-      for (const image of ["e2bdev/base:latest", "library/ubuntu:22.04"])
-        registry.add(image, join(directory, "small"));
+      hub = await openImageHub(["e2bdev/base:latest", "library/ubuntu:22.04"], { Env: ["OF_IMAGE=yes"] });
+      const { registries } = hub;
       server = await startFullServer({
         backend: "linux-namespaces",
-        settings: {
-          templates: {
-            registries: {
-              mirrors: { "docker.io": registry.address },
-              insecure: [registry.address],
-            },
-          },
-        },
+        settings: { templates: { registries } },
       });
       pointSdkAt(server.url);
       const folder = join(directory, "context/folder");
@@ -60,7 +42,7 @@ describe(
     });
     after(async () => {
       await server?.stop();
-      await registry[Symbol.asyncDispose]();
+      await hub[Symbol.asyncDispose]();
       await rm(directory, { recursive: true });
     });
 

@@ -2,46 +2,37 @@ import assert from "node:assert/strict";
 import { readFile, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { after, before, describe, it } from "node:test";
-import {
-  openTestRegistry,
-  smallRoot,
-  type TestRegistry,
-  WITHOUT_SMALL_ROOT,
-  writeImageLayout,
-} from "@coppice/core/testing";
+import { WITHOUT_SMALL_ROOT } from "@coppice/core/testing";
 import { exchange } from "../../harness/clients/exchange.js";
 import { API_KEY } from "../../harness/server/api-key.js";
 import { startCoppice } from "../../harness/server/coppice-command.js";
+import { type ImageHub, openImageHub } from "../../harness/server/image-hub.js";
 import { missingForNamespaces } from "../../harness/server/on-each-backend.js";
 import { type Installation, makeInstallation, ServerProcess } from "../../harness/server/server-process.js";
 
 describe("coppice template", { skip: missingForNamespaces() || WITHOUT_SMALL_ROOT, timeout: 240_000 }, () => {
   let installation: Installation;
-  let registry: TestRegistry;
+  let hub: ImageHub;
   let server: ServerProcess;
   let config: string;
 
   before(async () => {
-    registry = await openTestRegistry();
+    hub = await openImageHub(["library/small:latest"]);
     installation = await makeInstallation({
       config: { sandboxes: { defaultBackend: "linux-namespaces" } },
       plugins: (directory) => ({
         "jupyter": undefined,
         "local-process": undefined,
         "linux-namespaces": { directory: join(directory, "namespaces") },
-        "templates": {
-          registries: { mirrors: { "docker.io": registry.address }, insecure: [registry.address] },
-        },
+        "templates": { registries: hub.registries },
       }),
     });
     config = installation.configFile;
-    await writeImageLayout(join(installation.directory, "small"), { layers: [smallRoot()] });
-    registry.add("library/small:latest", join(installation.directory, "small"));
     server = await ServerProcess.start(config);
   });
   after(async () => {
     await server.stop();
-    await registry[Symbol.asyncDispose]();
+    await hub[Symbol.asyncDispose]();
     await installation.remove();
   });
 
