@@ -34,6 +34,8 @@ static struct given given;
 static int root = -1;
 static int program = -1;
 static int null = -1;
+// Settings of the kernel, writable; `/proc/sys` is mounted over them, read-only.
+static int settings = -1;
 
 // Command line of a program other than the agent.
 static const char *command[WORDS_LIMIT + 1];
@@ -290,7 +292,26 @@ static int enter(void) {
   return root;
 }
 
+static int mount_processes(const char *target) {
+  if (mount_at(target, "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL) < 0) return -1;
+  int fd = open_target(target);
+  settings = openat(fd, "sys", O_PATH | O_DIRECTORY | O_CLOEXEC);
+  close_after(fd);
+  return settings;
+}
+
+/** Lets every group of this network namespace send ICMP echo requests: ping(8) has no capability for raw sockets. */
+static void allow_ping(void) {
+  // A group without an id in the user namespace is refused, and an ordinary user has one group alone.
+  static const char *const ranges[] = {"0 2147483647", "0 65535", "0 0"};
+  int fd = settings < 0 ? -1 : openat(settings, "net/ipv4/ping_group_range", O_WRONLY | O_CLOEXEC);
+  if (fd < 0) return;
+  for (unsigned at = 0; at < 3 && write(fd, ranges[at], strlen(ranges[at])) < 0;) at++;
+  close(fd);
+}
+
 static int loopback(void) {
+  allow_ping();
   int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   struct ifreq request = {.ifr_name = "lo", .ifr_flags = IFF_UP};
   int result = fd < 0 ? -1 : ioctl(fd, SIOCSIFFLAGS, &request);
@@ -400,7 +421,7 @@ static int follow(const char *name, const char **arguments) {
   if (IS("directory")) return make('d', first, second, third);
   if (IS("overlay")) return overlay(first, second, third, arguments[3]);
   if (IS("tmpfs")) return mount_at(first, "tmpfs", mount_flags(second), third);
-  if (IS("proc")) return mount_at(first, "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL);
+  if (IS("proc")) return mount_processes(first);
   if (IS("devpts")) return mount_at(first, "devpts", MS_NOSUID | MS_NOEXEC, second);
   if (IS("bind")) return bind_at(first, second, third);
   if (IS("volume")) return mount_volume(first, second, third);

@@ -210,6 +210,14 @@ describe("a sandbox of linux-namespaces", { skip: reasonToSkip() ?? false, concu
     assert.equal(output, "/\n0\n");
   });
 
+  it("can ping without a capability", async () => {
+    const echo = `use Socket; socket(S, PF_INET, SOCK_DGRAM, 1) or die $!;
+      send(S, pack("CCn3", 8, 0, 0, 0, 1), 0, sockaddr_in(0, inet_aton("127.0.0.1"))) or die $!;
+      recv(S, $answer, 64, 0); print unpack("C", $answer)`;
+    const { output } = await runScript(sandbox, `perl -e '${echo}'`);
+    assert.equal(output, "0");
+  });
+
   it("has mounts over the entries of /proc that concern the host", async () => {
     const { output } = await asRoot("cut -d' ' -f5 /proc/self/mountinfo");
     const mounted = new Set(output.split("\n"));
