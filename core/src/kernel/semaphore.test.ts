@@ -53,3 +53,21 @@ it("what is run one at a time begins in its order, whatever became of the one be
   assert.equal(await done, 2);
   assert.deepEqual(order, ["first", "second"]);
 });
+
+it("an owner with many calls does not keep those of others waiting", async () => {
+  const semaphore = new Semaphore(2);
+  const order: string[] = [];
+  const releases: (() => void)[] = [];
+  const enter = async (owner: string): Promise<void> => {
+    releases.push(await semaphore.acquire(undefined, owner));
+    order.push(owner);
+  };
+  const entered = ["busy", "busy", "busy", "busy", "new", "other", "new"].map(enter);
+  while (order.length < entered.length) {
+    await setImmediate();
+    releases.shift()?.();
+  }
+  assert.deepEqual(order, ["busy", "busy", "busy", "new", "other", "busy", "new"]);
+  releases.forEach((release) => release());
+  (await semaphore.acquire())();
+});

@@ -1,10 +1,12 @@
 import { SandboxError } from "./errors.js";
 
-/** Admits a fixed number of holders at a time, one by default; the others wait in FIFO order. */
+/** Admits a fixed number of holders at a time, one by default; the others wait, in FIFO order of each owner. */
 export class Semaphore {
   #free: number;
   readonly #queueLimit: number;
-  readonly #waiting = new Set<() => void>();
+  #waiters = 0;
+  /** What waits, by owner. The first owner is next, and is the last one then. */
+  readonly #waiting = new Map<string, Set<() => void>>();
 
   /** @param queueLimit most waiters. */
   constructor(permits = 1, queueLimit = Infinity) {
@@ -14,25 +16,24 @@ export class Semaphore {
 
   /**
    * Waits for a permit; the returned function releases it.
+   * @param owner one that has its turn among others, however much of it waits; a tenant, for example.
    * @throws SandboxError unavailable when the queue is full; the signal's reason when it aborts first.
    */
-  async acquire(signal?: AbortSignal): Promise<() => void> {
+  async acquire(signal?: AbortSignal, owner = ""): Promise<() => void> {
     signal?.throwIfAborted();
     if (this.#free > 0) this.#free -= 1;
-    else await this.#turn(signal);
+    else await this.#turn(signal, owner);
     let isHeld = true;
     return () => {
       if (!isHeld) return;
       isHeld = false;
-      const [next] = this.#waiting;
-      if (next === undefined) this.#free += 1;
-      else next();
+      this.#release();
     };
   }
 
   /** Runs something in its turn. @throws as `acquire`, or what `run` throws. */
-  async run<T>(run: () => T | Promise<T>, signal?: AbortSignal): Promise<T> {
-    const release = await this.acquire(signal);
+  async run<T>(run: () => T | Promise<T>, signal?: AbortSignal, owner?: string): Promise<T> {
+    const release = await this.acquire(signal, owner);
     try {
       return await run();
     } finally {
@@ -40,13 +41,25 @@ export class Semaphore {
     }
   }
 
-  #turn(signal: AbortSignal | undefined): Promise<void> {
-    if (this.#waiting.size >= this.#queueLimit) {
+  #release(): void {
+    for (const [owner, own] of this.#waiting) {
+      this.#waiting.delete(owner);
+      this.#waiting.set(owner, own);
+      for (const enter of own) return enter();
+    }
+    this.#free += 1;
+  }
+
+  #turn(signal: AbortSignal | undefined, owner: string): Promise<void> {
+    if (this.#waiters >= this.#queueLimit) {
       throw new SandboxError("server_busy", "too many requests are waiting for their turn, please retry");
     }
     return new Promise((resolve, reject) => {
+      const own = this.#waiting.get(owner) ?? new Set();
       const leave = (): void => {
-        this.#waiting.delete(enter);
+        this.#waiters -= 1;
+        own.delete(enter);
+        if (own.size === 0) this.#waiting.delete(owner);
         signal?.removeEventListener("abort", giveUp);
       };
       const enter = (): void => {
@@ -57,7 +70,8 @@ export class Semaphore {
         leave();
         reject(signal?.reason as Error);
       };
-      this.#waiting.add(enter);
+      this.#waiters += 1;
+      this.#waiting.set(owner, own.add(enter));
       signal?.addEventListener("abort", giveUp, { once: true });
     });
   }

@@ -94,7 +94,9 @@ export const templatesConfig = z.strictObject({
   maxConcurrentBuilds: count()
     .default(20)
     .describe("Builds of one tenant that may run, or wait to be started, at one time."),
-  buildConcurrency: count().default(4).describe("Builds that run at the same time; further ones wait."),
+  buildConcurrency: count()
+    .default(4)
+    .describe("Builds that run at the same time; tenants take turns with further ones."),
   waitingTimeout: duration("40m").describe("Time that a client has to start a build that it has requested."),
   buildTimeout: duration("1h").describe("Time that a build may take."),
   defaultCpuCount: count().default(2).describe("CPUs of a template whose creator names none."),

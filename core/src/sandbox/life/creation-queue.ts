@@ -205,11 +205,15 @@ export class CreationQueue {
 
   #provisionInTurn(held: HeldSandbox, backend: SandboxBackend): Promise<Sandbox> {
     const { signal } = held.making;
-    return this.#turns.run(async () => {
-      await this.#options.ledger.write(held.record);
-      signal.throwIfAborted();
-      return this.#provision(held, backend);
-    }, signal);
+    return this.#turns.run(
+      async () => {
+        await this.#options.ledger.write(held.record);
+        signal.throwIfAborted();
+        return this.#provision(held, backend);
+      },
+      signal,
+      held.record.owner,
+    );
   }
 
   async #provision(held: HeldSandbox, backend: SandboxBackend): Promise<Sandbox> {

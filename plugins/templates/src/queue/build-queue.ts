@@ -122,10 +122,14 @@ export class BuildQueue {
     const takenMs = (): number => clock.now() - beganAtMs;
     const overdue = (): Error => new BuildFailure(`build timed out after ${timeoutMs / 1000}s`, undefined);
     try {
-      const isEnded = await this.#turns.run(async () => {
-        using _limit = abortAfter(aborting, { clock, timeoutMs, overdue });
-        return await this.#build(request, log, { signal, onEntry });
-      }, signal);
+      const isEnded = await this.#turns.run(
+        async () => {
+          using _limit = abortAfter(aborting, { clock, timeoutMs, overdue });
+          return await this.#build(request, log, { signal, onEntry });
+        },
+        signal,
+        request.tenant,
+      );
       if (isEnded) metrics.ended("ready", takenMs());
     } catch (error) {
       const reason = this.#reasonOf(signal.aborted ? signal.reason : error, request.buildId);
