@@ -1,12 +1,13 @@
 import assert from "node:assert/strict";
 import { it } from "node:test";
-import { DockerfileError, parseDockerfile } from "./dockerfile.js";
+import { parseDockerfile } from "./dockerfile.js";
+import { DockerfileError } from "./dockerfile-error.js";
 
 const DOCKERFILE = String.raw`# syntax=docker/dockerfile:1
 FROM debian:12 AS only
 RUN apt-get update && \
     apt-get install -y jq
-RUN ["echo", "it's"]
+RUN ["echo", "it's  so"]
 RUN <<EOF
 set -e
 echo "$HOME"
@@ -16,6 +17,9 @@ ENV D some value
 ARG X=3
 USER root
 WORKDIR /a b
+COPY --chown=user:user --chmod=755 --link a.txt /b/c.txt
+COPY src/*.py ./lib/ /app/
+ADD ["with space", "/x"]
 EXPOSE 80
 VOLUME /data
 LABEL x=y
@@ -30,13 +34,17 @@ it("a Dockerfile is the image, the steps and the start command", () => {
     steps.map(({ type, args }) => [type, ...args]),
     [
       ["RUN", "apt-get update &&     apt-get install -y jq"],
-      ["RUN", String.raw`'echo' 'it'\''s'`],
+      ["RUN", String.raw`'echo' 'it'\''s  so'`],
       ["RUN", 'set -e\necho "$HOME"'],
       ["ENV", "A", "1", "B", "two words", "C", "$HOME"],
       ["ENV", "D", "some value"],
       ["ARG", "X", "3"],
       ["USER", "root"],
       ["WORKDIR", "/a b"],
+      ["COPY", "a.txt", "/b/c.txt", "user:user", "755"],
+      ["COPY", "src/*.py", "/app/", "", ""],
+      ["COPY", "lib", "/app/", "", ""],
+      ["COPY", "with space", "/x", "", ""],
     ],
   );
   assert.equal(startCommand, "'python3' '-m' 'http.server' 8000");
@@ -49,8 +57,17 @@ it("steps alone have no image and no start command", () => {
 
 for (const [text, reason] of [
   ["FROM a\nFROM b\n", /^line 2: FROM: several stages/],
-  ["FROM a\nCOPY x y\n", /^line 2: COPY: this instruction is not supported/],
+  ["FROM a:$V\n", /^line 1: FROM: variables/],
+  ["COPY x\n", /^line 1: COPY: a source and a destination/],
+  ["COPY a b c\n", /^line 1: COPY: the destination of several sources/],
+  ["COPY $A b\n", /^line 1: COPY: variables/],
+  ["COPY a/../../b c\n", /^line 1: COPY: 'a\/..\/..\/b' is outside/],
+  ["COPY --from=x a b\n", /^line 1: COPY: '--from=x' is not supported/],
+  ["COPY --chown=$U a b\n", /^line 1: COPY: '--chown=\$U' is not/],
+  ["ADD https://example.com/a b\n", /^line 1: ADD: only files of the folder/],
+  ["COPY <<EOF /a\nx\nEOF\n", /^line 1: COPY: files in the Dockerfile/],
   ["FROM a\nRUN\n", /^line 2: RUN: a command is needed/],
+  ["FROM a\nRUN --mount=type=cache,target=/x true\n", /^line 2: RUN: '--mount=type=cache,target=\/x' is not/],
   ["FROM a\nUSER\n", /^line 2: USER: a value is needed/],
   ["FROM a\nENV\n", /^line 2: ENV: a name and a value are needed/],
   ["FROM a\nNONSENSE x\n", /^line 2: NONSENSE: this instruction/],

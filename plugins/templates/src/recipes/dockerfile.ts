@@ -1,18 +1,17 @@
-import { DockerfileParser, type Env, type Instruction, type JSONInstruction, type Run } from "dockerfile-ast";
+import { type Copy, DockerfileParser, type Env, type Instruction, type Run } from "dockerfile-ast";
 import type { BuildStep } from "../model/build-request.js";
+import { copySteps } from "./copy-instruction.js";
+import { errorAt } from "./dockerfile-error.js";
+import { execForm } from "./exec-form.js";
 
 /** What a Dockerfile of one stage says. */
 export interface ParsedDockerfile {
   /** Reference of the image in FROM; undefined without one. */
   readonly image: string | undefined;
+  /** Those of COPY have a step for each source, and no archive yet. */
   readonly steps: readonly BuildStep[];
   /** Of ENTRYPOINT and CMD, as one line for a shell. */
   readonly startCommand: string | undefined;
-}
-
-/** A Dockerfile, or a line of it, cannot be built here. The message names the line. */
-export class DockerfileError extends Error {
-  override readonly name = "DockerfileError";
 }
 
 /** Instructions without a meaning for sandboxes. */
@@ -39,8 +38,10 @@ export function parseDockerfile(text: string): ParsedDockerfile {
     if (keyword === "FROM") {
       if (image !== undefined) throw errorAt(instruction, "several stages are not supported");
       image = instruction.getArguments()[0]?.getValue();
-    } else if (keyword === "ENTRYPOINT") entrypoint = programOf(instruction as JSONInstruction);
-    else if (keyword === "CMD") command = programOf(instruction as JSONInstruction);
+      if (image?.includes("$")) throw errorAt(instruction, "variables are not supported here");
+    } else if (keyword === "ENTRYPOINT") entrypoint = programOf(instruction);
+    else if (keyword === "CMD") command = programOf(instruction);
+    else if (keyword === "COPY" || keyword === "ADD") steps.push(...copySteps(instruction as Copy));
     else if (!LEFT_OUT.has(keyword)) steps.push(stepOf(instruction, keyword));
   }
   const line = [entrypoint, command].filter((part) => part !== undefined).join(" ");
@@ -72,7 +73,7 @@ function stepOf(instruction: Instruction, keyword: string): BuildStep {
       return step(keyword, [value]);
     }
     default:
-      throw errorAt(instruction, "this instruction is not supported in a recipe");
+      throw errorAt(instruction, "this instruction is not supported");
   }
 }
 
@@ -80,20 +81,17 @@ function stepOf(instruction: Instruction, keyword: string): BuildStep {
 function commandOf(instruction: Instruction): string {
   const text = instruction.getRawArgumentsContent()?.trim() ?? "";
   if (text === "") throw errorAt(instruction, "a command is needed");
+  const [flag] = (instruction as Run).getFlags();
+  if (flag !== undefined) throw errorAt(instruction, `'${flag.toString()}' is not supported`);
   const [script] = (instruction as Run).getHeredocs();
   const isScript = script !== undefined && /^<<-?["']?\w+["']?\n/.test(text);
   if (isScript) return text.split("\n").slice(1, -1).join("\n");
-  return programOf(instruction as JSONInstruction) ?? text;
+  return programOf(instruction) ?? text;
 }
 
 /** The exec form quoted for a shell, or the shell form as it is. */
-function programOf(instruction: JSONInstruction): string | undefined {
-  const words = instruction.getJSONStrings().map((one) => one.getJSONValue());
-  if (words.length > 0) return words.map((word) => `'${word.replaceAll("'", "'\\''")}'`).join(" ");
+function programOf(instruction: Instruction): string | undefined {
+  const words = execForm(instruction);
+  if (words !== undefined) return words.map((word) => `'${word.replaceAll("'", "'\\''")}'`).join(" ");
   return instruction.getArgumentsContent()?.trim();
-}
-
-function errorAt(instruction: Instruction, reason: string): DockerfileError {
-  const line = instruction.getInstructionRange().start.line + 1;
-  return new DockerfileError(`line ${line}: ${instruction.getInstruction()}: ${reason}`);
 }

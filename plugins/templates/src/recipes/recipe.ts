@@ -47,6 +47,7 @@ export async function readRecipe(setting: string | RecipeSettings): Promise<Reci
   const { from, steps: text, start, ready } = settings;
   const { image, steps, startCommand } = parseDockerfile(text);
   if (image !== undefined) throw new Error("FROM: the recipe itself says what it starts from");
+  if (steps.some(({ type }) => type === "COPY")) throw new Error("COPY: a recipe has no folder to copy from");
   return {
     base: baseOf(from),
     steps,
