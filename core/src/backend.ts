@@ -11,6 +11,7 @@ export * from "./sandbox/contract/files.js";
 export { type FullLimits, fullLimits } from "./sandbox/contract/full-limits.js";
 export * from "./sandbox/contract/process.js";
 export { addressList } from "./kernel/address-list.js";
+export { replaceFile } from "./kernel/replace-file.js";
 export { Semaphore } from "./kernel/semaphore.js";
 export { sharedUntilFailure } from "./kernel/shared-until-failure.js";
 export { SandboxError, type Shortage } from "./kernel/errors.js";

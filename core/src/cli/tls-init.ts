@@ -1,6 +1,6 @@
 import "reflect-metadata";
 import { randomBytes, webcrypto } from "node:crypto";
-import { mkdir, open, readFile, rename } from "node:fs/promises";
+import { mkdir, readFile } from "node:fs/promises";
 import { join } from "node:path";
 import {
   AuthorityKeyIdentifierExtension,
@@ -16,6 +16,7 @@ import {
   X509CertificateGenerator,
 } from "@peculiar/x509";
 import { BootError } from "../kernel/errors.js";
+import { replaceFile } from "../kernel/replace-file.js";
 
 // Algorithms that old browsers and SDKs can verify, too.
 const KEY = { name: "ECDSA", namedCurve: "P-256" };
@@ -72,8 +73,8 @@ export async function initTls(
       await AuthorityKeyIdentifierExtension.create(authority.certificate.publicKey),
     ],
   });
-  await writePrivate(join(directory, "key.pem"), await privateKeyPem(privateKey));
-  await writeWhole(join(directory, "cert.pem"), `${certificate.toString("pem")}\n`, 0o644);
+  await replaceFile(join(directory, "key.pem"), await privateKeyPem(privateKey), { mode: 0o600 });
+  await replaceFile(join(directory, "cert.pem"), `${certificate.toString("pem")}\n`, { mode: 0o644 });
   return { isNewAuthority: authority.isNew };
 }
 
@@ -113,8 +114,8 @@ async function makeAuthority(directory: string): Promise<Authority> {
       await SubjectKeyIdentifierExtension.create(keys.publicKey),
     ],
   });
-  await writePrivate(join(directory, "ca-key.pem"), await privateKeyPem(keys.privateKey));
-  await writeWhole(join(directory, "ca.pem"), `${certificate.toString("pem")}\n`, 0o644);
+  await replaceFile(join(directory, "ca-key.pem"), await privateKeyPem(keys.privateKey), { mode: 0o600 });
+  await replaceFile(join(directory, "ca.pem"), `${certificate.toString("pem")}\n`, { mode: 0o644 });
   return { certificate, privateKey: keys.privateKey, isNew: true };
 }
 
@@ -137,23 +138,6 @@ function serialNumber(): string {
   const bytes = randomBytes(16);
   bytes[0] = ((bytes[0] ?? 0) & 0x7f) | 0x40;
   return bytes.toString("hex");
-}
-
-function writePrivate(path: string, text: string): Promise<void> {
-  return writeWhole(path, text, 0o600);
-}
-
-/** Renamed into place: readers see the old file or the new one. */
-async function writeWhole(path: string, text: string, mode: number): Promise<void> {
-  const unfinished = `${path}.new`;
-  const file = await open(unfinished, "w", mode);
-  try {
-    await file.chmod(mode);
-    await file.writeFile(text);
-  } finally {
-    await file.close();
-  }
-  await rename(unfinished, path);
 }
 
 async function readIfPresent(path: string): Promise<string | undefined> {

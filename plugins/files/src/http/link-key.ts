@@ -1,5 +1,6 @@
 import { randomBytes } from "node:crypto";
-import { open, readFile, rename } from "node:fs/promises";
+import { readFile } from "node:fs/promises";
+import { replaceFile } from "@coppice/core/backend";
 
 const KEY_BYTES = 32;
 
@@ -18,13 +19,6 @@ export async function persistentKey(path: string): Promise<Buffer> {
 
 async function makeKey(path: string): Promise<Buffer> {
   const key = randomBytes(KEY_BYTES);
-  // Renamed into place: a crash leaves a whole key or none.
-  const unfinished = `${path}.new`;
-  await using file = await open(unfinished, "w", 0o600);
-  // The mode above applies to new files only.
-  await file.chmod(0o600);
-  await file.writeFile(key);
-  await file.sync();
-  await rename(unfinished, path);
+  await replaceFile(path, key, { mode: 0o600, flush: true });
   return key;
 }

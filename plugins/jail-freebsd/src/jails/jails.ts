@@ -1,6 +1,7 @@
-import { rename, rm, stat, writeFile } from "node:fs/promises";
+import { rm, stat } from "node:fs/promises";
 import { setTimeout as sleep } from "node:timers/promises";
 import { SandboxError } from "@coppice/core";
+import { replaceFile } from "@coppice/core/backend";
 import { z } from "zod";
 import { type Host, HostCommandError } from "../host/host.js";
 import { type JailConfOptions, jailConf, removalConf } from "./jail-conf.js";
@@ -42,8 +43,7 @@ export class Jails {
 
   /** Creates a jail without processes. @throws HostCommandError */
   async create({ conf, name }: SandboxPaths, options: Omit<JailConfOptions, "known">): Promise<void> {
-    await writeFile(`${conf}.new`, jailConf({ ...options, known: this.#known }), { mode: 0o600 });
-    await rename(`${conf}.new`, conf);
+    await replaceFile(conf, jailConf({ ...options, known: this.#known }), { mode: 0o600 });
     await this.#host.run("jail", ["-q", "-f", conf, "-c", name]);
     if (options.stack.kind === "shared") return;
     // No process inside may configure interfaces, so lo0 gets its address here.

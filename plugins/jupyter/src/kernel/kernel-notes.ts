@@ -1,8 +1,8 @@
-import { randomBytes } from "node:crypto";
 import { mkdirSync } from "node:fs";
-import { readdir, readFile, rename, rm, writeFile } from "node:fs/promises";
+import { readdir, readFile, rm } from "node:fs/promises";
 import { join } from "node:path";
 import type { LiveSandbox, Logger } from "@coppice/core";
+import { replaceFile } from "@coppice/core/backend";
 import { z } from "zod";
 import { kernelPorts } from "../programs/kernel-process.js";
 
@@ -135,13 +135,10 @@ export class SandboxNotes {
   }
 
   async #write(): Promise<void> {
-    const unfinished = `${this.#file}.${randomBytes(4).toString("hex")}`;
     try {
-      await writeFile(unfinished, JSON.stringify(this.#notes), { mode: 0o600 });
-      await rename(unfinished, this.#file);
+      await replaceFile(this.#file, JSON.stringify(this.#notes), { mode: 0o600 });
     } catch (error) {
       this.#log.error({ err: error }, "the notes on a sandbox's kernels cannot be written");
-      await rm(unfinished, { force: true }).catch(() => undefined);
     }
   }
 }

@@ -1,5 +1,6 @@
-import { readFile, rename, writeFile } from "node:fs/promises";
+import { readFile } from "node:fs/promises";
 import { join } from "node:path";
+import { replaceFile } from "@coppice/core/backend";
 import { z } from "zod";
 import type { Init } from "./launcher.js";
 
@@ -74,8 +75,7 @@ export function sandboxPaths(directory: string) {
 }
 
 export async function writeFacts(paths: SandboxPaths, facts: SandboxFacts): Promise<void> {
-  await writeFile(`${paths.record}.new`, JSON.stringify(facts), { mode: 0o600 });
-  await rename(`${paths.record}.new`, paths.record);
+  await replaceFile(paths.record, JSON.stringify(facts), { mode: 0o600 });
 }
 
 /** Returns undefined for a missing or incomplete record. */

@@ -1,7 +1,7 @@
-import { mkdir, readdir, readFile, rename, stat, writeFile } from "node:fs/promises";
+import { mkdir, readdir, readFile, rename, stat } from "node:fs/promises";
 import { join } from "node:path";
 import { SandboxError } from "@coppice/core";
-import type { Mount, VolumeId, VolumeSpec } from "@coppice/core/backend";
+import { type Mount, replaceFile, type VolumeId, type VolumeSpec } from "@coppice/core/backend";
 import { z } from "zod";
 import type { MountedVolume } from "../launcher/launch-instructions.js";
 import type { Launcher } from "../launcher/launcher.js";
@@ -105,9 +105,7 @@ export class VolumeStore {
   }
 
   async #write(id: VolumeId, facts: VolumeFacts): Promise<void> {
-    const path = join(this.#path(id), RECORD);
-    await writeFile(`${path}.new`, JSON.stringify(facts), { mode: 0o600 });
-    await rename(`${path}.new`, path);
+    await replaceFile(join(this.#path(id), RECORD), JSON.stringify(facts), { mode: 0o600 });
   }
 
   async #read(id: VolumeId): Promise<VolumeFacts | undefined> {
