@@ -2,8 +2,9 @@ import assert from "node:assert/strict";
 import { it } from "node:test";
 import { SandboxError } from "../kernel/errors.js";
 import type { ErrorCode } from "../kernel/reasons.js";
-import type { Sandbox, SandboxImage } from "../sandbox/contract/backend.js";
+import type { PackSource, Sandbox, SandboxImage } from "../sandbox/contract/backend.js";
 import type { Command, Process } from "../sandbox/contract/process.js";
+import { entriesOfTar } from "./tar-archive.js";
 import { MemoryBackend, type MemoryBackendOptions, type MemorySandbox } from "./memory-backend.js";
 
 async function makeSandbox(options: MemoryBackendOptions): Promise<[MemorySandbox, MemoryBackend]> {
@@ -195,6 +196,7 @@ it("ports can be dialled, and open streams are counted until the sandbox is gone
 
 it("a sandbox in memory begins with an image, and becomes one", async () => {
   const backend = new MemoryBackend({
+    snapshots: {},
     images: {
       onUnpack: async (_id, { layout }, files) => void (await files.write("/etc/from", bytes(layout))),
     },
@@ -208,6 +210,14 @@ it("a sandbox in memory begins with an image, and becomes one", async () => {
   const first = await provision("first", { id: "lower", user: "builder" });
   assert.equal((await first.user()).name, "builder");
   await first.files.write("/home/user/own", bytes("own"));
+  const packed = async (source: PackSource): Promise<readonly string[]> => {
+    const archive = await Array.fromAsync(backend.images?.pack?.(source, signal) ?? []);
+    return [...entriesOfTar(Buffer.concat(archive)).keys()].filter((name) => !name.endsWith("/"));
+  };
+  await first.snapshots?.take("shot");
+  assert.deepEqual(await packed({ image: "lower" }), ["etc/from"]);
+  assert.deepEqual(await packed({ image: "lower", snapshot: "shot" }), ["etc/from", "home/user/own"]);
+  await assert.rejects(packed({ image: "other" }), failsWith("not_found"));
   await first.committing?.commit("upper");
   await assert.rejects(first.spawn(command("true")), failsWith("unavailable"));
   await first.destroy();

@@ -7,6 +7,7 @@ import {
   type ImageSource,
   type Limits,
   type Loss,
+  type PackSource,
   type Sandbox,
   type SandboxBackend,
   type SandboxId,
@@ -20,6 +21,7 @@ import { type EgressRules, egressRulesOf } from "../sandbox/contract/egress-rule
 import type { FullLimits } from "../sandbox/contract/full-limits.js";
 import type { Command, Process } from "../sandbox/contract/process.js";
 import { MemoryFiles } from "./memory-files.js";
+import { tarArchive } from "./tar-archive.js";
 import { MemoryProcess, type Program } from "./memory-process.js";
 
 export type ProvisionStep = "reserve" | "files" | "start";
@@ -194,7 +196,16 @@ export class MemoryBackend implements SandboxBackend {
         this.#images.delete(id);
       },
       usage: async (id) => imageIn(this.#images, id).usedBytes,
+      pack: (source, signal) => this.#pack(source, signal),
     };
+  }
+
+  async *#pack({ image, snapshot }: PackSource, signal: AbortSignal): AsyncIterable<Uint8Array> {
+    signal.throwIfAborted();
+    const below = imageIn(this.#images, image);
+    const files = snapshot === undefined ? below : this.#kept.get(snapshot);
+    if (files === undefined) throw new SandboxError("snapshot_not_found", `snapshot '${snapshot}' not found`);
+    yield tarArchive([...files.entries()]);
   }
 
   /** Existing sandboxes, incomplete ones included. */

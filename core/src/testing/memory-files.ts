@@ -10,6 +10,7 @@ import type {
   ReadOptions,
   WriteOptions,
 } from "../sandbox/contract/files.js";
+import type { TarEntry } from "./tar-archive.js";
 
 interface Node {
   readonly type: "file" | "directory" | "link";
@@ -99,6 +100,20 @@ export class MemoryFiles implements Files {
     const place = this.#locate(path, false);
     place.directory.children.set(place.name, other.#root);
     this.#mounts.set(path, { isReadOnly });
+  }
+
+  /** All below the root as entries of a tar file, by name. */
+  *entries(directory = this.#root, path = ""): Iterable<TarEntry> {
+    for (const [name, node] of [...directory.children].toSorted(([a], [b]) => (a < b ? -1 : 1))) {
+      const { mode, uid, gid, type } = node;
+      const facts = { name: `${path}${name}`, mode, uid, gid };
+      if (type === "file") yield { ...facts, body: node.data };
+      else if (type === "link") yield { ...facts, type: "2", link: node.target };
+      else {
+        yield { ...facts, name: `${facts.name}/`, type: "5" };
+        yield* this.entries(node, `${facts.name}/`);
+      }
+    }
   }
 
   get usedBytes(): number {

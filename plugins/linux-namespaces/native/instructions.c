@@ -116,7 +116,8 @@ static int move_tree(int tree, int target) {
  * @return the descriptor of the layer: where the sandbox could see it, it has no path.
  */
 static int open_layer(const char *path, int place) {
-  if (given.users < 0) return open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
+  // Where each id stands for itself, the file system may be one without mapped mounts.
+  if (given.users < 0 || given.first == 0) return open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
   int tree = (int)syscall(SYS_open_tree, AT_FDCWD, path, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
   if (tree < 0) return -1;
   if (set_attributes(tree, MOUNT_ATTR_IDMAP, path) == 0 && move_tree(tree, place) == 0) return tree;

@@ -9,6 +9,7 @@ import {
   fullLimits,
   type ImageId,
   type ImageSource,
+  type PackSource,
   type Sandbox,
   type SandboxBackend,
   type SandboxSpec,
@@ -96,6 +97,7 @@ export class LinuxNamespacesBackend implements SandboxBackend {
     list: async () => (await this.#open()).images.list(),
     remove: async (id: ImageId) => (await this.#open()).images.remove(id),
     usage: async (id: ImageId) => (await this.#open()).images.usage(id),
+    pack: (source: PackSource, signal: AbortSignal) => this.#pack(source, signal),
   };
   readonly #settings: LinuxNamespacesSettings;
   readonly #log: Logger;
@@ -352,6 +354,13 @@ export class LinuxNamespacesBackend implements SandboxBackend {
         })),
       },
     };
+  }
+
+  async *#pack({ image, snapshot }: PackSource, signal: AbortSignal): AsyncIterable<Uint8Array> {
+    const { images, snapshots } = await this.#open();
+    using _held = snapshots.hold(snapshot);
+    const chain = snapshot === undefined ? [] : await snapshots.chainOf(snapshot, { template: "", image });
+    yield* images.pack(image, snapshots.lowers(chain, ROOT_LAYER), signal);
   }
 
   async #templateOf(opened: Opened, name: string): Promise<PreparedTemplate> {

@@ -114,6 +114,7 @@ export async function openHost(options: HostOptions): Promise<Opened> {
     });
     const images = new ImageStore({
       directory: join(directory, "images"),
+      packing: join(directory, "packing"),
       launcher,
       users,
       ids,

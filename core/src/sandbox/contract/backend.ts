@@ -58,6 +58,13 @@ export interface ImageSource {
   readonly maxEntries: number;
 }
 
+/** Files that become an archive. */
+export interface PackSource {
+  readonly image: ImageId;
+  /** Snapshot of a sandbox with that image, whose files are above those of the image. */
+  readonly snapshot?: SnapshotId | undefined;
+}
+
 export interface SandboxSpec {
   readonly id: SandboxId;
   /** Name of a template that the server's configuration lists; with `image`, any name. */
@@ -152,6 +159,14 @@ export interface SandboxBackend {
         remove(id: ImageId): Promise<void>;
         /** Bytes that it occupies, without those of the image that it was made from. @throws SandboxError not_found */
         usage(id: ImageId): Promise<number>;
+        /**
+         * Packs all files of an image as its sandboxes see them, those of lower images included, into a tar archive: as
+         * a layer of an OCI image that `unpack` makes the same files of, with owners, modes, times and links. Equal files
+         * of equal times make equal archives. Absent = this backend cannot. A reader that stops early ends it.
+         * @throws SandboxError not_found, invalid_argument for a snapshot of another image, failed_precondition when this
+         * host lacks a program for it, or the signal's reason.
+         */
+        readonly pack?: ((source: PackSource, signal: AbortSignal) => AsyncIterable<Uint8Array>) | undefined;
       }
     | undefined;
   /**

@@ -10,6 +10,7 @@ import { lossCases } from "./cases/loss-cases.js";
 import { metadataCases } from "./cases/metadata-cases.js";
 import { networkCases } from "./cases/network-cases.js";
 import { networkingCases } from "./cases/networking-cases.js";
+import { packCases } from "./cases/pack-cases.js";
 import { processCases } from "./cases/process-cases.js";
 import { provisionCases } from "./cases/provision-cases.js";
 import { snapshotCases } from "./cases/snapshot-cases.js";
@@ -35,6 +36,7 @@ export const conformanceCases: readonly ConformanceCase[] = [
   ...snapshotCases,
   ...volumeCases,
   ...imageCases,
+  ...packCases,
   ...isolationCases,
   ...containmentCases,
   ...kernelCountCases,

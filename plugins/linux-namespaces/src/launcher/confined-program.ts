@@ -1,7 +1,7 @@
 import { lstat, mkdir, readlink } from "node:fs/promises";
 import { join } from "node:path";
 import { messageOf } from "@coppice/core";
-import { capabilities, device, directory, instruction, processes } from "./launch-instructions.js";
+import { capabilities, device, directory, instruction, overlayOf, processes } from "./launch-instructions.js";
 import type { HostRun, Launcher } from "./launcher.js";
 import type { UserNamespace } from "./user-namespace.js";
 
@@ -15,6 +15,13 @@ export interface ConfinedProgram {
     readonly target: string;
     readonly source: string;
     readonly isWritable: boolean;
+  }[];
+  /** Overlays that it sees, as those of a sandbox. */
+  readonly overlays?: readonly {
+    readonly target: string;
+    readonly lowers: readonly string[];
+    /** Host directory with `upper` and `work`. */
+    readonly layer: string;
   }[];
   /** Numbers of the capabilities that it has in its user namespace. */
   readonly capabilities: readonly number[];
@@ -91,6 +98,10 @@ function instructions(
     ...program.directories.flatMap(({ target, source, isWritable }) => [
       ...directory(target),
       ...instruction("bind", target, source, `sdx${isWritable ? "" : "r"}${mapped}`),
+    ]),
+    ...(program.overlays ?? []).flatMap(({ target, lowers, layer }) => [
+      ...directory(target),
+      ...overlayOf(target, lowers, layer, users),
     ]),
     "enter",
     ...Object.entries({ ...program.resourceLimits, core: 0 }).flatMap(([limit, value]) => [

@@ -191,7 +191,8 @@ export function workDirectories(paths: SandboxPaths, overlays: number): readonly
   return layers.map((layer) => join(paths.layers, layer, "work"));
 }
 
-function overlayOf(
+/** @param layer host directory with `upper` and `work`. */
+export function overlayOf(
   target: string,
   lowers: readonly string[],
   layer: string,

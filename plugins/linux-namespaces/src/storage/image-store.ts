@@ -1,3 +1,4 @@
+import { randomUUID } from "node:crypto";
 import { mkdir } from "node:fs/promises";
 import { join } from "node:path";
 import { SandboxError } from "@coppice/core";
@@ -9,10 +10,13 @@ import type { UserNamespace } from "../launcher/user-namespace.js";
 import type { IdRanges } from "../limits/id-ranges.js";
 import type { ProjectQuotas } from "../limits/project-quotas.js";
 import { type Chain, LayerStore } from "./layer-store.js";
+import { packFiles } from "./pack-files.js";
 import { countTree, unpackLayers } from "./unpack-layers.js";
 
 export interface ImageStoreOptions {
   readonly directory: string;
+  /** Directory for what is packed, which nobody else uses. */
+  readonly packing: string;
   readonly launcher: Launcher;
   /** Images of all sandboxes and snapshots. */
   readonly chainsInUse: () => Promise<readonly Chain[]>;
@@ -59,6 +63,9 @@ export class ImageStore extends LayerStore<ImageFacts> {
 
   override async open(): Promise<void> {
     await super.open();
+    const { launcher, packing } = this.#options;
+    await launcher.remove(packing);
+    await mkdir(packing, { mode: 0o700 });
     for (const { project } of await this.all()) {
       if (project !== undefined) this.#options.quotas?.reclaim(project);
     }
@@ -108,6 +115,23 @@ export class ImageStore extends LayerStore<ImageFacts> {
   /** Host paths of the layers of a chain. */
   lowers(chain: Chain): readonly string[] {
     return chain.map((id) => join(this.pathOf(id), FILES));
+  }
+
+  /**
+   * Packs the files of an image and of layers above it.
+   * @param above host paths, topmost first.
+   * @throws SandboxError not_found, template_unusable, or the signal's reason.
+   */
+  async *pack(id: ImageId, above: readonly string[], signal: AbortSignal): AsyncIterable<Uint8Array> {
+    const { ids, launcher, packing, users } = this.#options;
+    using _held = this.hold(id);
+    const lowers = [...above, ...this.lowers(await this.chainOf(id))];
+    const firstId = ids?.take();
+    try {
+      yield* packFiles({ launcher, users, firstId, place: join(packing, randomUUID()) }, lowers, signal);
+    } finally {
+      if (firstId !== undefined) ids?.release(firstId);
+    }
   }
 
   /** @throws SandboxError not_found */

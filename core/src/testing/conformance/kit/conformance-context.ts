@@ -18,7 +18,7 @@ import type {
 } from "../../../sandbox/contract/backend.js";
 import type { FileInfo } from "../../../sandbox/contract/files.js";
 import type { Command, Exit, Process } from "../../../sandbox/contract/process.js";
-import { writeImageLayout } from "../../image-layout.js";
+import { type ImageLayoutOptions, writeImageLayout } from "../../image-layout.js";
 import type { TarEntry } from "../../tar-archive.js";
 import { CaseSkipped, type ConformanceSubject } from "./conformance-case.js";
 import { tinyRoot } from "./tiny-image.js";
@@ -140,7 +140,7 @@ export class ConformanceContext {
    * a host that lacks a program for it.
    */
   async image(
-    layers: readonly (readonly TarEntry[])[],
+    layers: ImageLayoutOptions["layers"],
     { signal = new AbortController().signal, ...limits }: ImageOptions = {},
   ): Promise<ImageId> {
     assert.ok(this.backend.images, "the backend has no images");
