@@ -51,14 +51,19 @@ export async function checkInterface(toolchain, isUpdate) {
 }
 
 /**
- * Compares config/default.yaml, config/schema.json, docs/errors.md and the routes in docs/commands-v1.md with the code.
- * With `isUpdate` it writes them.
+ * Compares config/default.yaml, config/schema.json, docs/errors.md and the routes in docs/commands-v1.md with the code,
+ * and docs/measurements.md with its rows. With `isUpdate` it writes them.
  */
 export async function checkManuals(toolchain, isUpdate) {
   const what = isUpdate
-    ? "writing config/, docs/errors.md and docs/commands-v1.md"
+    ? "writing config/ and the generated parts of docs/"
     : "the check of the manuals (fix: npm run generate)";
-  for (const script of ["generate-config.mjs", "generate-errors.mjs", "generate-routes.mjs"]) {
+  for (const script of [
+    "generate-config.mjs",
+    "generate-errors.mjs",
+    "generate-routes.mjs",
+    "generate-measurements.mjs",
+  ]) {
     const parameters = [join(ROOT, "scripts", script), ...(isUpdate ? [] : ["--check"])];
     await mustRunStep(what, toolchain.node, parameters, { env: toolchain.environment });
   }

@@ -164,7 +164,7 @@ const ROOMS: Readonly<Record<string, readonly string[]>> = {
     "api",
     "verbs",
   ],
-  "test/src/bench": ["kit", "benchmarks", "report"],
+  "test/src/bench": ["kit", "benchmarks", "report", "rows"],
   "test/src/freebsd": ["host", "sandboxes", "faults"],
   "test/src/harness": ["host", "clients", "freebsd", "server"],
 };

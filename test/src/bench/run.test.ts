@@ -1,5 +1,7 @@
 import assert from "node:assert/strict";
-import { execFile } from "node:child_process";
+import { execFile, spawn } from "node:child_process";
+import { once } from "node:events";
+import { createInterface } from "node:readline";
 import { describe, it } from "node:test";
 import { fileURLToPath } from "node:url";
 import { promisify } from "node:util";
@@ -7,6 +9,7 @@ import { promisify } from "node:util";
 const run = promisify(execFile);
 const PROGRAM = fileURLToPath(new URL("run.js", import.meta.url));
 const ROW = /^(.+?) {2,}(\d+)((?: +[\d.]+){3,9}) +([\d.]+)x$/;
+const ROWS = ["exec", "stdout", "burst"];
 const SMALL = ["--seconds", "0.05", "--mib", "2", "--sandboxes", "3"];
 
 describe("the benchmarks", { timeout: 240_000 }, () => {
@@ -61,6 +64,22 @@ describe("the benchmarks", { timeout: 240_000 }, () => {
     for (const row of rows) assert.match(row, /^ {2}\w.*: -?\d+ KiB each, -?\d+\.\d MiB$/);
   });
 
+  it("of rows print the ratio of this server to a peer, which another checkout may serve", async () => {
+    const peer = spawn(process.execPath, [PROGRAM, "serve"], { stdio: ["ignore", "pipe", "inherit"] });
+    try {
+      const [line] = (await once(createInterface({ input: peer.stdout }), "line")) as [string];
+      const [url = ""] = line.split(" ");
+      const { stdout } = await run(process.execPath, [PROGRAM, ...ROWS, "--peer", url, ...SMALL]);
+      const rows = stdout
+        .split("\n")
+        .filter((text) => /^\w.* [\d.]+ (ms|per s) +[\d.]+ (ms|per s) +[\d.]+x$/.test(text));
+      assert.equal(rows.length, 4, stdout);
+    } finally {
+      peer.kill("SIGTERM");
+      await once(peer, "exit");
+    }
+  });
+
   it("of many kernels tells what each of them costs", async () => {
     const { stdout } = await run(process.execPath, [PROGRAM, "many-kernels", "--seconds", "0.03"]);
     const [title = "", alive = "", ...rows] = stdout.trim().split("\n");
@@ -78,6 +97,8 @@ describe("the benchmarks", { timeout: 240_000 }, () => {
       ["exec", "--loud"],
       ["files", "--mib", "0"],
       ["idle", "--sandboxes", "none"],
+      ["exec", "--peer", "nowhere"],
+      ["nonsense", "--peer", "http://127.0.0.1"],
     ]) {
       await assert.rejects(run(process.execPath, [PROGRAM, ...args]), (error) => {
         const { code, stderr } = error as { readonly code: unknown; readonly stderr: string };

@@ -1,4 +1,6 @@
+import { once } from "node:events";
 import { parseArgs } from "node:util";
+import { API_KEY } from "../harness/server/api-key.js";
 import { BenchedServer } from "./kit/benched-server.js";
 import type { Benchmark, BenchmarkOptions } from "./kit/benchmark.js";
 import { builds } from "./benchmarks/builds.js";
@@ -13,13 +15,20 @@ import { kernelMemory } from "./benchmarks/kernel-memory.js";
 import { manyKernels } from "./benchmarks/many-kernels.js";
 import { measure } from "./report/measure.js";
 import { proxy } from "./benchmarks/proxy.js";
-import { report, reportReading } from "./report/report.js";
+import { report, reportCompared, reportReading } from "./report/report.js";
+import { besidePeer } from "./rows/beside-peer.js";
+import type { ComparedRow } from "./report/compared-row.js";
+import { recordRows } from "./rows/record-rows.js";
+import { burstRows } from "./rows/burst-rows.js";
+import { outputRows, startRows } from "./rows/start-rows.js";
+import type { Row } from "./rows/row.js";
 import { runCode } from "./benchmarks/run-code.js";
 import { shellExec } from "./benchmarks/shell-exec.js";
 import { stdout } from "./benchmarks/stdout.js";
 import { v1Command } from "./benchmarks/v1-command.js";
 import { v1Follow } from "./benchmarks/v1-follow.js";
 import { v1Log } from "./benchmarks/v1-log.js";
+import { ServerClient } from "./kit/server-client.js";
 import type { BackendName } from "../harness/server/start-full-server.js";
 
 const BENCHMARKS: ReadonlyMap<string, Benchmark> = new Map([
@@ -42,7 +51,16 @@ const BENCHMARKS: ReadonlyMap<string, Benchmark> = new Map([
   ["v1-follow", v1Follow],
 ]);
 
+/** Rows that are measured beside a peer, by the benchmark's name. */
+const ROWS: ReadonlyMap<string, readonly Row[]> = new Map([
+  ["exec", startRows],
+  ["stdout", outputRows],
+  ["burst", burstRows],
+]);
+
 const BACKENDS: readonly BackendName[] = ["local-process", "linux-namespaces", "jail-freebsd"];
+/** Starts a server and measures nothing. */
+const SERVE = "serve";
 const DEFAULT_SECONDS = 3;
 const DEFAULT_MIB = 1024;
 const DEFAULT_SANDBOXES = 200;
@@ -53,7 +71,11 @@ const USAGE =
   `  N seconds for each line of the report, ${DEFAULT_SECONDS} when absent\n` +
   `  B ${BACKENDS.join(" or ")}, the first when absent\n` +
   `  --mib: the most that files, code-output, stdout, shell-exec, images and builds carry at once, ${DEFAULT_MIB} when absent\n` +
-  `  --sandboxes: how many idle and burst make, ${DEFAULT_SANDBOXES} when absent`;
+  `  --sandboxes: how many idle and burst make, ${DEFAULT_SANDBOXES} when absent\n` +
+  `       npm run bench -- ${[...ROWS.keys()].join("|")} --peer URL [--peer-key KEY] [--record NAME]\n` +
+  `  measures rows beside a peer; --record keeps them in docs/measurements.json, under this name of the peer\n` +
+  `       npm run bench -- serve [--backend B]\n` +
+  `  is a peer until it is interrupted`;
 
 process.exitCode = await main(process.argv.slice(2));
 
@@ -64,41 +86,73 @@ async function main(args: readonly string[]): Promise<number> {
     console.error(USAGE);
     return EXIT_USAGE;
   }
-  for (const benchmark of asked.benchmarks) await run(benchmark, asked);
+  for (const name of asked.names) {
+    if (name === SERVE) await serve(asked.backend);
+    else if (asked.peer !== undefined)
+      await runBesidePeer(ROWS.get(name) ?? [], { ...asked, peer: asked.peer });
+    else await run(BENCHMARKS.get(name), asked);
+  }
   return 0;
 }
 
 function parse(args: readonly string[]) {
   try {
-    const { positionals, values } = parseArgs({
+    const { positionals: names, values } = parseArgs({
       args: [...args],
       allowPositionals: true,
       options: {
-        seconds: { type: "string", default: String(DEFAULT_SECONDS) },
-        backend: { type: "string", default: BACKENDS[0] ?? "" },
-        mib: { type: "string", default: String(DEFAULT_MIB) },
-        sandboxes: { type: "string", default: String(DEFAULT_SANDBOXES) },
+        "seconds": { type: "string", default: String(DEFAULT_SECONDS) },
+        "backend": { type: "string", default: BACKENDS[0] ?? "" },
+        "mib": { type: "string", default: String(DEFAULT_MIB) },
+        "sandboxes": { type: "string", default: String(DEFAULT_SANDBOXES) },
+        "peer": { type: "string" },
+        "peer-key": { type: "string", default: API_KEY },
+        "record": { type: "string" },
       },
     });
     const seconds = Number(values.seconds);
-    const benchmarks = positionals.map((name) => BENCHMARKS.get(name));
+    const { peer, record } = values;
+    const known = peer === undefined ? [...BENCHMARKS.keys(), SERVE] : [...ROWS.keys()];
     const backend = BACKENDS.find((name) => name === values.backend);
     const largeBytes = Number(values.mib) * 2 ** 20;
     const sandboxes = Number(values.sandboxes);
     const areSane = [largeBytes, sandboxes].every((number) => Number.isInteger(number) && number > 0);
-    const isSane = seconds > 0 && areSane && benchmarks.length > 0;
+    const areKnown = names.length > 0 && names.every((name) => known.includes(name));
+    const isSane = seconds > 0 && areSane && areKnown && (peer === undefined || URL.canParse(peer));
     if (!isSane || backend === undefined) return undefined;
-    const known = benchmarks.filter((benchmark) => benchmark !== undefined);
-    return known.length === benchmarks.length
-      ? { benchmarks: known, seconds, backend, largeBytes, sandboxes }
-      : undefined;
+    return { names, seconds, backend, largeBytes, sandboxes, peer, peerKey: values["peer-key"], record };
   } catch {
     return undefined;
   }
 }
 
+/** Starts a server that another checkout can measure itself against, until this program is interrupted. */
+async function serve(backend: BackendName): Promise<void> {
+  await using server = await BenchedServer.start(backend);
+  console.log(`${server.url} is a peer, with the API key ${API_KEY}`);
+  await Promise.race([once(process, "SIGINT"), once(process, "SIGTERM")]);
+}
+
+async function runBesidePeer(
+  rows: readonly Row[],
+  options: BenchmarkOptions & {
+    readonly peer: string;
+    readonly peerKey: string;
+    readonly record?: string | undefined;
+  },
+): Promise<void> {
+  const { backend, record } = options;
+  await using here = await BenchedServer.start(backend);
+  await using peer = new ServerClient(options.peer, options.peerKey);
+  const compared: ComparedRow[] = [];
+  for (const row of rows) compared.push(await besidePeer(row, { here, peer }, options));
+  console.log(`${reportCompared(compared)}\n`);
+  if (record !== undefined) await recordRows(compared, { backend, against: record });
+}
+
 /** Each benchmark gets a server of its own, so that none measures what another left behind. */
-async function run(benchmark: Benchmark, options: BenchmarkOptions): Promise<void> {
+async function run(benchmark: Benchmark | undefined, options: BenchmarkOptions): Promise<void> {
+  if (benchmark === undefined) return;
   await using server = await BenchedServer.start(options.backend);
   const prepared = await benchmark(server, options);
   try {

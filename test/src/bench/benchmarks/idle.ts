@@ -1,7 +1,7 @@
 import { readFile, readdir } from "node:fs/promises";
 import { availableParallelism } from "node:os";
 import type { Benchmark } from "../kit/benchmark.js";
-import type { BenchedSandbox } from "../kit/benched-server.js";
+import type { BenchedSandbox } from "../kit/server-client.js";
 import type { WatchedProcess } from "../kit/watched-process.js";
 
 const KIB = 1024;

@@ -1,4 +1,5 @@
-import type { BenchedSandbox, BenchedServer } from "../kit/benched-server.js";
+import type { BenchedServer } from "../kit/benched-server.js";
+import type { BenchedSandbox } from "../kit/server-client.js";
 import type { Benchmark } from "../kit/benchmark.js";
 import { memoryShareOf } from "../kit/memory-share.js";
 

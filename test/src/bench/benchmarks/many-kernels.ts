@@ -1,5 +1,6 @@
 import { availableParallelism } from "node:os";
-import type { BenchedSandbox, BenchedServer } from "../kit/benched-server.js";
+import type { BenchedServer } from "../kit/benched-server.js";
+import type { BenchedSandbox } from "../kit/server-client.js";
 import type { Benchmark } from "../kit/benchmark.js";
 import { memoryShareOf } from "../kit/memory-share.js";
 

@@ -1,6 +1,7 @@
 import { mkdtemp } from "node:fs/promises";
 import { join } from "node:path";
-import { type BenchedSandbox, WARM } from "../kit/benched-server.js";
+import { WARM } from "../kit/benched-server.js";
+import type { BenchedSandbox } from "../kit/server-client.js";
 import { startBareKernel } from "../kit/bare-kernel.js";
 import type { Benchmark, Run } from "../kit/benchmark.js";
 

@@ -1,6 +1,5 @@
-import { Agent } from "node:http";
 import { API_KEY } from "../../harness/server/api-key.js";
-import { type Answer, exchange, type ExchangeOptions } from "../../harness/clients/exchange.js";
+import { exchange } from "../../harness/clients/exchange.js";
 import {
   type Installation,
   makeInstallation,
@@ -11,17 +10,10 @@ import { type FreebsdHost, openFreebsdHost, PYTHON_INSIDE } from "../../harness/
 import { PYTHON } from "../../harness/host/python.js";
 import type { BackendName } from "../../harness/server/start-full-server.js";
 import { eventually } from "../../harness/host/eventually.js";
+import { ServerClient } from "./server-client.js";
 import { LONGEST_STALL } from "./stall-meter.js";
 import { WatchedProcess } from "./watched-process.js";
 
-/** A sandbox, and the headers that address a port of it. */
-export interface BenchedSandbox {
-  readonly id: string;
-  headers(port: number): Readonly<Record<string, string>>;
-}
-
-const ENVD_PORT = 49983;
-const CODE_PORT = 49999;
 const READY_MS = 60_000;
 /** Metric: number of sandboxes in the pool of the template `warm`. */
 export const WARM = 'coppice_sandboxes_warm{template="warm"}';
@@ -33,20 +25,18 @@ export interface BenchedServerOptions {
   readonly logLevel?: "warn" | "debug";
 }
 
-/** `coppice start` in a separate process, and a client that keeps its connections. */
-export class BenchedServer implements AsyncDisposable {
-  readonly url: string;
+/** `coppice start` in a separate process, and a client of it. */
+export class BenchedServer extends ServerClient {
   readonly process: WatchedProcess;
   readonly #installation: Installation;
   readonly #server: ServerProcess;
-  readonly #agent = new Agent({ keepAlive: true });
   readonly #freebsd: FreebsdHost | undefined;
 
   private constructor(installation: Installation, process: ServerProcess, freebsd: FreebsdHost | undefined) {
+    super(process.url, API_KEY);
     this.#installation = installation;
     this.#freebsd = freebsd;
     this.#server = process;
-    this.url = process.url;
     this.process = new WatchedProcess(process.pid, async () => Number(await process.ask(LONGEST_STALL)));
   }
 
@@ -103,50 +93,6 @@ export class BenchedServer implements AsyncDisposable {
     return this.#installation.directory;
   }
 
-  /** @throws Error with the answer unless its status is the expected one. */
-  async request(options: ExchangeOptions, expectedStatus: number): Promise<Answer> {
-    const answer = await exchange(this.url, { ...options, agent: this.#agent });
-    if (answer.status === expectedStatus) return answer;
-    throw new Error(`${options.method ?? "GET"} ${options.path}: ${answer.status} ${answer.text}`);
-  }
-
-  async createSandbox(template = "base"): Promise<BenchedSandbox> {
-    const created = await this.request(
-      {
-        method: "POST",
-        path: "/v2/sandboxes",
-        headers: { "x-api-key": API_KEY, "content-type": "application/json" },
-        body: JSON.stringify({ templateID: template, timeout: 3600 }),
-      },
-      201,
-    );
-    const { sandboxID: id, envdAccessToken: token } = created.json() as {
-      readonly sandboxID: string;
-      readonly envdAccessToken: string;
-    };
-    return {
-      id,
-      headers: (port) => ({
-        "e2b-sandbox-id": id,
-        "e2b-sandbox-port": String(port),
-        "x-access-token": token,
-      }),
-    };
-  }
-
-  /** Posts JSON to the code interpreter of a sandbox. @returns its answer. @throws Error unless that is a 200. */
-  async askCode(sandbox: BenchedSandbox, path: string, body: object): Promise<string> {
-    const headers = { ...sandbox.headers(CODE_PORT), "content-type": "application/json" };
-    return (await this.request({ method: "POST", path, headers, body: JSON.stringify(body) }, 200)).text;
-  }
-
-  async killSandbox({ id }: BenchedSandbox): Promise<void> {
-    await this.request(
-      { method: "DELETE", path: `/sandboxes/${id}`, headers: { "x-api-key": API_KEY } },
-      204,
-    );
-  }
-
   /** One sample of the server's metrics; 0 where there is none. */
   async metric(sample: string): Promise<number> {
     const { text } = await exchange(this.#server.urls["ops"] ?? "", { path: "/metrics" });
@@ -159,22 +105,8 @@ export class BenchedServer implements AsyncDisposable {
     await eventually(what, async () => (await this.metric(sample)) === count, READY_MS);
   }
 
-  /** Runs a program to its end. @throws Error unless it ends with 0. */
-  async run(sandbox: BenchedSandbox, cmd: string, args: readonly string[] = []): Promise<void> {
-    const { text } = await this.request(
-      {
-        method: "POST",
-        path: "/commands",
-        headers: { ...sandbox.headers(ENVD_PORT), "content-type": "application/json" },
-        body: JSON.stringify({ cmd, args }),
-      },
-      200,
-    );
-    if (!text.endsWith('{"type":"end","exit_code":0}\n')) throw new Error(`${cmd} did not end well: ${text}`);
-  }
-
-  async [Symbol.asyncDispose](): Promise<void> {
-    this.#agent.destroy();
+  override async [Symbol.asyncDispose](): Promise<void> {
+    await super[Symbol.asyncDispose]();
     await this.#server.stop();
     await this.#installation.remove();
     await this.#freebsd?.[Symbol.asyncDispose]();

@@ -31,7 +31,7 @@ export class DrainingClient {
   }
 
   /** @param head of the request, without its end. @throws Error for an answer that is no 200. */
-  async exchange(head: readonly string[], body = ""): Promise<DrainedAnswer> {
+  async exchange(head: readonly string[], body: string | Uint8Array = ""): Promise<DrainedAnswer> {
     this.#head = "";
     this.#tail = "";
     this.#bytes = 0;
@@ -40,7 +40,10 @@ export class DrainingClient {
     // A server ends connections that were idle for some seconds.
     if (this.#socket === undefined || this.#socket.destroyed) this.#socket = this.#connect();
     const length = `content-length: ${Buffer.byteLength(body)}`;
-    this.#socket.write([...head, "host: 127.0.0.1", length, "", body].join("\r\n"));
+    this.#socket.cork();
+    this.#socket.write([...head, "host: 127.0.0.1", length, "", ""].join("\r\n"));
+    this.#socket.write(body);
+    this.#socket.uncork();
     return answered.promise;
   }
 

@@ -1,12 +1,12 @@
 import { packFrame } from "../../harness/clients/connect-frames.js";
 import type { Answer } from "../../harness/clients/exchange.js";
-import type { BenchedSandbox, BenchedServer } from "./benched-server.js";
+import type { BenchedSandbox, ServerClient } from "./server-client.js";
 
 const ENVD_PORT = 49_983;
 
 /** Starts a program by `process.Process/Start` as JSON, as the SDKs do. @returns its answer, when it has ended. */
 export function startOverConnect(
-  server: BenchedServer,
+  server: ServerClient,
   sandbox: BenchedSandbox,
   process: { readonly cmd: string; readonly args?: readonly string[] },
 ): Promise<Answer> {

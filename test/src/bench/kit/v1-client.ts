@@ -1,6 +1,7 @@
 import { API_KEY } from "../../harness/server/api-key.js";
 import type { Answer } from "../../harness/clients/exchange.js";
-import type { BenchedSandbox, BenchedServer } from "./benched-server.js";
+import type { BenchedServer } from "./benched-server.js";
+import type { BenchedSandbox } from "./server-client.js";
 
 /** Settings of a server that serves commands-v1. */
 export const V1_SETTINGS = { "commands-v1": {} };

@@ -1,4 +1,5 @@
 import type { Reading } from "../kit/benchmark.js";
+import type { ComparedRow } from "./compared-row.js";
 import type { Measurement } from "./measure.js";
 import { summarize } from "./statistics.js";
 
@@ -55,6 +56,18 @@ export function reportReading({ title, unit, rows, first = "floor" }: Reading): 
     ["", "runs", `p50 ${unit}`, `p95 ${unit}`, `p99 ${unit}`, `p50 / ${first}`],
     ...table,
   ]);
+}
+
+/** As `report`, for rows that were measured beside a peer. */
+export function reportCompared(rows: readonly ComparedRow[]): string {
+  const figure = (value: number, unit: string): string => `${value.toFixed(value < 100 ? 2 : 0)} ${unit}`;
+  const table = rows.map(({ row, unit, here, peer }) => [
+    row,
+    figure(here, unit),
+    figure(peer, unit),
+    `${(here / peer).toFixed(2)}x`,
+  ]);
+  return layOut("medians, in turns with the peer", [["", "here", "peer", "here / peer"], ...table]);
 }
 
 function layOut(title: string, table: readonly (readonly string[])[]): string {
