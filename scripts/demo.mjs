@@ -33,6 +33,8 @@ async function writeConfig(folder) {
   }
   document.setIn(["dataDir"], join(folder, "data"));
   document.setIn(["plugins", "linux-namespaces", "directory"], join(folder, "sandboxes"));
+  // The demo is over before they would be built.
+  document.deleteIn(["plugins", "templates", "recipes"]);
   const file = join(folder, "demo.yaml");
   await writeFile(file, document.toString());
   const keyFile = join(folder, "data", "access", "development-key");

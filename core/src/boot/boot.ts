@@ -35,6 +35,7 @@ import { mountOps } from "../observe/ops-routes.js";
 import { createPluginContext } from "../plugin/plugin-context.js";
 import { isOfAnotherCore, type Plugin } from "../plugin/plugin.js";
 import type { Backends } from "../sandbox/contract/backend.js";
+import type { Templates } from "../sandbox/templates/templates.js";
 import { createSandboxDomain } from "../sandbox/domain.js";
 import { Ledger } from "../sandbox/ledger/ledger.js";
 
@@ -94,6 +95,7 @@ export interface InspectOptions extends BootOptions {
 export interface Inspected {
   readonly configuration: Configuration;
   readonly backends: Backends;
+  readonly templates: Templates;
   /** Not opened. */
   readonly ledger: Ledger;
   readonly routes: readonly ServedRoute[];
@@ -116,8 +118,16 @@ export async function inspect<T>(
   let seen: T;
   try {
     const { domain, surfaces, problems, diagnoses } = await assemble(assembly);
-    const { backends, ledger } = domain;
-    seen = await look({ configuration, backends, ledger, routes: surfaces.routes(), problems, diagnoses });
+    const { backends, ledger, templates } = domain;
+    seen = await look({
+      configuration,
+      backends,
+      templates,
+      ledger,
+      routes: surfaces.routes(),
+      problems,
+      diagnoses,
+    });
   } catch (error) {
     throw await undo(assembly, error);
   }

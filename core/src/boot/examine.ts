@@ -54,9 +54,15 @@ function examineAssembly({ problems }: Inspected, count: number): readonly Named
   return [{ name, severity: "ok", message: `${count} plugins fit together` }];
 }
 
-async function examineBackends({ backends, configuration }: Inspected): Promise<readonly NamedFinding[]> {
-  const { problems, verdicts } = await assessBackends(backends, configuration.server.sandboxes, (backend) =>
-    within(() => backend.check(), IN_TIME),
+async function examineBackends({
+  backends,
+  templates,
+  configuration,
+}: Inspected): Promise<readonly NamedFinding[]> {
+  const { problems, verdicts } = await assessBackends(
+    { backends, templates },
+    configuration.server.sandboxes,
+    (backend) => within(() => backend.check(), IN_TIME),
   );
   return [
     ...verdicts.map(({ name, reason, isLeftOut }): NamedFinding => {

@@ -14,7 +14,7 @@ export async function check(args: readonly string[]): Promise<number> {
   const problems: BootProblem[] = [];
   await inspect({ config, configuration, log: createLogger("silent") }, async (inspected) => {
     problems.push(...inspected.problems);
-    for (const { path, message } of unknownNames(inspected.backends.all(), configuration.server.sandboxes))
+    for (const { path, message } of unknownNames(inspected, configuration.server.sandboxes))
       problems.push({ message, at: config.at(path) });
   });
   if (problems.length > 0) throw new BootError(problems);

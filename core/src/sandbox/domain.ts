@@ -100,7 +100,7 @@ export function createSandboxDomain(options: SandboxDomainOptions) {
      * @throws BootError with every reason why this cannot work.
      */
     async start(): Promise<void> {
-      await chooseBackends(backends, settings, { log, patience });
+      await chooseBackends(backends, settings, { templates, log, patience });
       await ledger.open();
       await reconcile({ ...services, registry, patience });
       // After the sandboxes: snapshots in use are known then.

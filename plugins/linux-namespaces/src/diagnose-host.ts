@@ -62,7 +62,7 @@ export async function diagnoseHost(
     ...found.limits.map(describeLimit),
     describeUsers(found),
     describeLayers(settings, found),
-    describeEgress(found),
+    ...(await describeEgress(settings, found)),
     ...(await describeInotify(host)),
     ...(settings.sudo && isOfHost("base") && found.users?.hasAccounts !== false
       ? await describeSudo(host)
@@ -120,10 +120,14 @@ function describeLayers(
   );
 }
 
-function describeEgress({ egress }: FoundOnHost): Finding {
-  return egress === undefined
-    ? ok("no sandbox reaches the internet (egress: none)")
-    : ok(`sandboxes may reach the internet, by ${egress.description}`);
+async function describeEgress(
+  settings: LinuxNamespacesSettings,
+  { egress }: FoundOnHost,
+): Promise<readonly Finding[]> {
+  if (egress !== undefined) return [ok(`sandboxes may reach the internet, by ${egress.description}`)];
+  if (settings.egress === "none") return [ok("no sandbox reaches the internet (egress: none)")];
+  const message = "no sandbox reaches the internet: this host cannot give sandboxes a network";
+  return [warning(message, "see the warning of the server's log"), ...(await missingForEgress(settings))];
 }
 
 /** Since Linux 5.19 a user namespace counts the inotify instances of its own users. */
@@ -184,7 +188,7 @@ async function describeTemplates(
   return findings;
 }
 
-async function likelyCauses({ egress, egressProgram }: LinuxNamespacesSettings): Promise<readonly Finding[]> {
+async function likelyCauses(settings: LinuxNamespacesSettings): Promise<readonly Finding[]> {
   if (process.platform !== "linux") return [];
   const findings: Finding[] = [];
   const filesystems = await readFile("/proc/filesystems", "utf8").catch(() => "");
@@ -194,11 +198,15 @@ async function likelyCauses({ egress, egressProgram }: LinuxNamespacesSettings):
   }
   const isRoot = process.getuid?.() === 0;
   if (!isRoot) findings.push(await describeUserNamespaces());
-  if (egress === "none") return findings;
-  if (!isRoot) findings.push(...(await describeUplink(egressProgram)));
+  if (settings.egress === "nat") findings.push(...(await missingForEgress(settings)));
+  return findings;
+}
+
+async function missingForEgress({ egressProgram }: LinuxNamespacesSettings): Promise<readonly Finding[]> {
+  const findings = process.getuid?.() === 0 ? [] : [...(await describeUplink(egressProgram))];
   for (const [program, packageName] of Object.entries(EGRESS_PROGRAMS)) {
     if (await isOnPath(program)) continue;
-    const message = `egress: nat needs the program ${program}, which this host does not have`;
+    const message = `egress needs the program ${program}, which this host does not have`;
     findings.push(warning(message, `apt-get install ${packageName}`));
   }
   return findings;

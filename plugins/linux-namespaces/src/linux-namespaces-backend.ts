@@ -107,9 +107,11 @@ export class LinuxNamespacesBackend implements SandboxBackend {
   #opening: Promise<Opened> | undefined;
   /** False where all users of a sandbox are the same account, which no image has. */
   #hasAccounts = true;
+  #hasEgress: boolean;
 
   constructor(settings: LinuxNamespacesSettings, log: Logger) {
     this.#settings = settings;
+    this.#hasEgress = settings.egress !== "none";
     this.#log = log;
     this.#directory = resolve(settings.directory);
     this.#diskWatch = new DiskWatch(this.#directory, log);
@@ -124,7 +126,7 @@ export class LinuxNamespacesBackend implements SandboxBackend {
   }
 
   get offline(): boolean {
-    return this.#settings.egress === "none";
+    return !this.#hasEgress;
   }
 
   get images(): SandboxBackend["images"] {
@@ -487,7 +489,8 @@ export class LinuxNamespacesBackend implements SandboxBackend {
   async #problems(): Promise<string[]> {
     const problems: string[] = [];
     if (process.platform !== "linux") return ["it needs Linux"];
-    if (needsUplink(this.#settings)) {
+    // With auto there is none where it fails.
+    if (this.#settings.egress === "nat" && needsUplink(this.#settings)) {
       await findUplinkProgram(this.#settings.egressProgram).catch((error: unknown) =>
         problems.push(messageOf(error)),
       );
@@ -526,6 +529,7 @@ export class LinuxNamespacesBackend implements SandboxBackend {
       sandboxes: () => this.#sandboxes(),
     });
     this.#hasAccounts = opened.users?.hasAccounts ?? true;
+    this.#hasEgress = opened.egress !== undefined;
     return opened;
   }
 }

@@ -79,9 +79,11 @@ export const linuxNamespacesConfig = z
       .prefault({})
       .describe("Limits when neither the creator nor the template sets them"),
     egress: z
-      .enum(["none", "nat"])
+      .enum(["none", "nat", "auto"])
       .default("none")
-      .describe("Network of sandboxes with internet access: none, or nat with veth and nftables"),
+      .describe(
+        "Network of sandboxes with internet access: none, nat with veth and nftables, or auto: nat where this host can, else none",
+      ),
     egressProgram: z
       .string()
       .regex(/^\/(.*\/)?(pasta|slirp4netns)$/, "expected the full path of pasta or slirp4netns")

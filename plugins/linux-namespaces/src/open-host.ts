@@ -83,7 +83,7 @@ export async function openHost(options: HostOptions): Promise<Opened> {
     await lock(launcher, directory);
     const digest = installationDigest(directory);
     const groups = await ControlGroups.find(`coppice-${digest}`);
-    egress = await openEgress(options, launcher, digest);
+    egress = await findEgress(options, launcher, digest);
     const templates = new Templates({
       parent: join(directory, "templates"),
       settings,
@@ -186,13 +186,29 @@ export async function closeEgress(directory: string, egress: Egress): Promise<vo
   await egress.close(left.length > 0);
 }
 
+/** @returns undefined where sandboxes are to have no network. */
+async function findEgress(
+  options: HostOptions,
+  launcher: Launcher,
+  digest: string,
+): Promise<Egress | undefined> {
+  const { log, settings } = options;
+  if (settings.egress === "none") return undefined;
+  try {
+    return await openEgress(options, launcher, digest);
+  } catch (error) {
+    if (settings.egress === "nat") throw error;
+    log.warn({ reason: messageOf(error) }, "sandboxes have no network: this host cannot give them one");
+    return undefined;
+  }
+}
+
 async function openEgress(
   { directory, log, settings }: HostOptions,
   launcher: Launcher,
   digest: string,
-): Promise<Egress | undefined> {
-  const { egress, egressBlocked: blocked, egressProgram, egressRange: range } = settings;
-  if (egress === "none") return undefined;
+): Promise<Egress> {
+  const { egressBlocked: blocked, egressProgram, egressRange: range } = settings;
   const uplinkOptions = { launcher, directory: join(directory, "uplink"), range };
   const uplink = needsUplink(settings)
     ? new Uplink({ ...uplinkOptions, program: await findUplinkProgram(egressProgram) })

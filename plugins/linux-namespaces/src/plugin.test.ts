@@ -1,9 +1,11 @@
 import assert from "node:assert/strict";
+import { once } from "node:events";
 import { mkdtemp, readdir, rm } from "node:fs/promises";
+import { createServer } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterEach, beforeEach, describe, it } from "node:test";
-import { BootError } from "@coppice/core";
+import { Backends, BootError } from "@coppice/core";
 import { memoryBackend, startTestServer } from "@coppice/core/testing";
 import linuxNamespaces from "./index.js";
 import { reasonToSkip } from "./testing/test-backend.js";
@@ -79,6 +81,21 @@ describe("a server with linux-namespaces", { skip: reasonToSkip() ?? false, conc
     );
     assert.equal(problemOf({ egress: "nat", nameservers, egressBlocked: ["192.168.0.0/16"] }), undefined);
     assert.equal(problemOf({ nameservers }), undefined);
+  });
+
+  it("gives sandboxes a network where the host can with egress: auto, and else none", async () => {
+    const egressRange = "10.243.0.0/16";
+    // Each takes away what egress needs: the range from root, the program from others.
+    await using claim = createServer().listen(`\0coppice-egress-${egressRange}`);
+    await once(claim, "listening");
+    const settings = { directory, egressRange, egressProgram: "/no/such/pasta" };
+    const start = (egress: string) =>
+      startTestServer({ plugins: [[linuxNamespaces, { ...settings, egress }]] });
+    await assert.rejects(start("nat"), /egressRange 10\.243\.0\.0\/16 is used|\/no\/such\/pasta/);
+    await using server = await start("auto");
+    assert.equal(server.resolve(Backends).get("linux-namespaces").offline, true);
+    const answer = await fetch(`${server.urls["ops"]}/readyz`);
+    assert.match(await answer.text(), /"egress":"none"/);
   });
 
   it("stops a server whose directory is in use, instead of using the next backend, without isolation", async () => {

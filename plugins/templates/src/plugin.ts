@@ -3,6 +3,7 @@ import {
   Backends,
   Clock,
   definePlugin,
+  Greeting,
   openedAtStart,
   type Plugin,
   type PluginContext,
@@ -72,6 +73,7 @@ export function templatesPlugin(makeBuilder: (services: BuilderServices) => Buil
     requires: {
       backends: Backends,
       clock: Clock,
+      greeting: Greeting,
       sandboxes: Sandboxes,
       snapshots: Snapshots,
       startups: Startups,
@@ -90,7 +92,7 @@ export function templatesPlugin(makeBuilder: (services: BuilderServices) => Buil
         fsck: templateFsck,
       },
     },
-    async setup(context, { backends, clock, sandboxes, snapshots, startups, templates, commands }) {
+    async setup(context, { backends, clock, greeting, sandboxes, snapshots, startups, templates, commands }) {
       const { config, log } = context;
       const file = openedAtStart(() => new TemplatesStore(context.dataDir()));
       const store = file.get;
@@ -148,8 +150,14 @@ export function templatesPlugin(makeBuilder: (services: BuilderServices) => Buil
       });
       // Other plugins look at the templates of the configuration when they start.
       const buildOf = (name: string) => (file.find() === undefined ? undefined : recipes.buildOf(name));
-      templates.add(new BuiltTemplates({ catalog, store, buildOf }));
+      templates.add(new BuiltTemplates({ catalog, store, buildOf, builds: (name) => recipes.has(name) }));
       context.onStart(() => recipes.start());
+      greeting.add(() => {
+        const names = recipes.pending();
+        return names.length === 0
+          ? []
+          : [`Templates are being built, and made of this host until then: ${names.join(", ")}`];
+      });
       context.onStop(() => recipes.stop());
 
       startups.add(new StartCommands({ commands, settings: config, clock }));

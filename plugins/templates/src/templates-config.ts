@@ -76,7 +76,9 @@ export const templatesConfig = z.strictObject({
     .describe(
       "How templates of `sandboxes.templates` are made, by name: a recipe, or the path of a YAML file with one. Built in the background; until then, and for templates without a recipe, sandboxes have what their backend has by that name.",
     ),
-  recipeRetry: duration("10m").describe("Time after which a failed build of a recipe is tried again."),
+  recipeRetry: duration("10m").describe(
+    "Time after which a failed build of a recipe is tried again; each further failure doubles it, up to a day.",
+  ),
   backend: z
     .string()
     .optional()

@@ -12,6 +12,18 @@ export interface BackendVerdict {
   readonly isLeftOut: boolean;
 }
 
+/** What a configuration can name. */
+export interface KnownParts {
+  readonly backends: Pick<Backends, "all">;
+  /** True for a template that needs no backend with one of that name. */
+  readonly templates: { isBuilt(name: string): boolean };
+}
+
+interface ChoosingServices extends Pick<KnownParts, "templates"> {
+  readonly log: Logger;
+  readonly patience: Patience;
+}
+
 /**
  * Checks every backend on this host and chooses the default. Defaults that the host cannot run are skipped, as long as
  * one remains. Any other backend that cannot run is a problem, and so is one that is busy or misconfigured: the next
@@ -21,10 +33,15 @@ export interface BackendVerdict {
 export async function chooseBackends(
   backends: BackendRegistry,
   settings: SandboxesConfig,
-  { log, patience }: { readonly log: Logger; readonly patience: Patience },
+  { templates, log, patience }: ChoosingServices,
 ): Promise<void> {
-  const { verdicts, problems, defaultBackend } = await assessBackends(backends, settings, (backend) =>
-    patience(backends.ownerOf(backend.name), `the check of backend '${backend.name}'`, () => backend.check()),
+  const { verdicts, problems, defaultBackend } = await assessBackends(
+    { backends, templates },
+    settings,
+    (backend) =>
+      patience(backends.ownerOf(backend.name), `the check of backend '${backend.name}'`, () =>
+        backend.check(),
+      ),
   );
   const refused = verdicts.filter(({ reason, isLeftOut }) => reason !== undefined && !isLeftOut);
   const failed = refused.map(({ name, reason }) => `backend '${name}': ${reason}`);
@@ -44,7 +61,7 @@ export async function chooseBackends(
  * time.
  */
 export async function assessBackends(
-  backends: Backends,
+  { backends, templates }: KnownParts,
   settings: SandboxesConfig,
   check: (backend: SandboxBackend) => Promise<void>,
 ) {
@@ -71,7 +88,7 @@ export async function assessBackends(
   return {
     verdicts,
     /** Problems of the choice itself. */
-    problems: unknownNames(backends.all(), settings).map(({ message }) => message),
+    problems: unknownNames({ backends, templates }, settings).map(({ message }) => message),
     defaultBackend: firstOrOnly(usable, names),
   };
 }
@@ -86,10 +103,11 @@ const NOT_OF_HOST: ReadonlySet<string> = new Set(["unavailable", "invalid_argume
 
 /** Backends and templates that the configuration names and that do not exist, each with its key. */
 export function unknownNames(
-  backends: readonly Pick<SandboxBackend, "name" | "templates">[],
+  { backends, templates: built }: KnownParts,
   { defaultBackend, templates }: SandboxesConfig,
 ): readonly { readonly path: readonly string[]; readonly message: string }[] {
-  const names = backends.map(({ name }) => name);
+  const all = backends.all();
+  const names = all.map(({ name }) => name);
   const known = names.length === 0 ? "none is enabled" : `enabled are ${names.join(", ")}`;
   const preferred = [defaultBackend ?? []].flat();
   const problems: { readonly path: readonly string[]; readonly message: string }[] = [];
@@ -108,8 +126,8 @@ export function unknownNames(
   const candidates = preferred.length === 0 ? names : preferred;
   for (const [template, { backend }] of Object.entries(templates)) {
     if (backend !== undefined) require(["templates", template, "backend"], backend);
-    for (const { name, templates: its } of backends) {
-      if (its === undefined || its.includes(template)) continue;
+    for (const { name, templates: its } of all) {
+      if (its === undefined || its.includes(template) || built.isBuilt(template)) continue;
       if (backend === undefined ? !candidates.includes(name) : backend !== name) continue;
       note(["templates", template], `backend '${name}' has no such template; it has ${its.join(", ")}`);
     }

@@ -23,6 +23,10 @@ export class AddedTemplates implements Templates {
     this.#sources.push(source);
   }
 
+  isBuilt(name: string): boolean {
+    return this.#sources.some((source) => source.builds(name));
+  }
+
   all(tenant?: string): readonly TemplateFacts[] {
     const configured = Object.keys(this.#settings).map((name) => this.#configured(name));
     return tenant === undefined

@@ -56,12 +56,14 @@ it("a template of the configuration goes before one of a source, and has the bui
   sourced.add({
     all: (tenant) => (tenant === "owner" ? [built] : []),
     find: ({ name }, tenant) => (tenant === "owner" && ["mine", "base"].includes(name) ? built : undefined),
+    builds: (name) => name === "base",
     buildOf: (name) => (name === "base" ? { id: "b2", image, limits: {} } : undefined),
   });
   assert.equal(sourced.find("mine", "owner"), built);
   assert.throws(() => sourced.find("mine", "other"), /^SandboxError: template 'mine' not found$/);
   assert.deepEqual([sourced.find("base", "owner").name, sourced.find("base").build?.id], ["base", "b2"]);
   assert.equal(sourced.find("ci").build, undefined);
+  assert.deepEqual([sourced.isBuilt("base"), sourced.isBuilt("ci")], [true, false]);
   assert.deepEqual(
     [sourced.all().length, sourced.all("owner").at(-1)?.name, sourced.all("other").length],
     [3, "t1", 3],

@@ -25,11 +25,15 @@ export interface TemplateSource {
   find(reference: TemplateReference, tenant: string): TemplateFacts | undefined;
   /** Current build of a template of the configuration, if it is built here. */
   buildOf(name: string): TemplateBuild | undefined;
+  /** True for a template of the configuration that it builds, now or later: no backend needs one of that name. */
+  builds(name: string): boolean;
 }
 
 /** Templates of sandboxes: those of the configuration, which every tenant has, and those of sources. */
 export interface Templates {
   add(source: TemplateSource): void;
+  /** True for a template of the configuration that a source builds, now or later. */
+  isBuilt(name: string): boolean;
   /** Those of the configuration in its order, then a tenant's. @param tenant undefined for the configuration alone. */
   all(tenant?: string): readonly TemplateFacts[];
   /** The template of a reference. @throws SandboxError invalid_argument, not_found, with E2B's texts. */

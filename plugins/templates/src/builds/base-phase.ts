@@ -83,7 +83,8 @@ function fromDebian(wanted: WantedDebian, tools: BuildTools): Origin {
   const name = `Debian ${suite}`;
   const unpacked = async (): Promise<Progress> => {
     tools.print("info", "Installing the packages");
-    await using made = await tools.options.debian.make(wanted, tools.signal);
+    const onLine = (line: string): void => tools.print("info", line.replace(/^I: /, ""));
+    await using made = await tools.options.debian.make(wanted, { signal: tools.signal, onLine });
     return await unpack(made, { name, key: baseKey("packages", made.digest) }, tools);
   };
   return { name, text, key, unpacked };

@@ -1,6 +1,6 @@
 import { type Sandbox, SandboxError } from "@coppice/core/backend";
 import type { LogLevel } from "../model/build-log.js";
-import { OutputLines } from "../guest/output-lines.js";
+import { OutputLines } from "../model/output-lines.js";
 import { exitText, runInGuest, runScript } from "../guest/guest-run.js";
 
 export interface ProgramsOptions {

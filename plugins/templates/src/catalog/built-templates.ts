@@ -3,7 +3,7 @@ import type { TemplateRecord } from "../model/template-record.js";
 import type { TemplatesStore } from "../store/templates-store.js";
 import type { Catalog, ReadyBuild } from "./catalog.js";
 
-export interface BuiltTemplatesOptions extends Pick<TemplateSource, "buildOf"> {
+export interface BuiltTemplatesOptions extends Pick<TemplateSource, "buildOf" | "builds"> {
   readonly catalog: Catalog;
   readonly store: () => TemplatesStore;
 }
@@ -15,11 +15,13 @@ export class BuiltTemplates implements TemplateSource {
 
   /** Current build of a template of the configuration, if it is built here. */
   readonly buildOf: TemplateSource["buildOf"];
+  readonly builds: TemplateSource["builds"];
 
-  constructor({ catalog, store, buildOf }: BuiltTemplatesOptions) {
+  constructor({ catalog, store, buildOf, builds }: BuiltTemplatesOptions) {
     this.#catalog = catalog;
     this.#store = store;
     this.buildOf = buildOf;
+    this.builds = builds;
   }
 
   all(tenant: string): readonly TemplateFacts[] {

@@ -3,7 +3,7 @@ import { type Exit, type Sandbox, SandboxError } from "@coppice/core/backend";
 import type { BuildContext } from "../model/build-context.js";
 import type { LogLevel } from "../model/build-log.js";
 import { exitText, runInGuest } from "./guest-run.js";
-import { OutputLines } from "./output-lines.js";
+import { OutputLines } from "../model/output-lines.js";
 
 export interface ContextCommand {
   /** A line for `bash -l -c`. */

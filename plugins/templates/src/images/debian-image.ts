@@ -3,7 +3,7 @@ import { mkdir, rm } from "node:fs/promises";
 import { join } from "node:path";
 import { BuildFailure } from "../model/build-failure.js";
 import type { TemplatesConfig } from "../templates-config.js";
-import type { HostPrograms } from "./host-programs.js";
+import type { HostPrograms, HostRun } from "./host-programs.js";
 import type { PulledImage } from "./image-puller.js";
 import { LAYOUT_NAME as NAME, writeLayout } from "./write-layout.js";
 
@@ -32,8 +32,14 @@ export class DebianImages {
     this.#options = options;
   }
 
-  /** Equal packages of equal versions make equal images. @throws BuildFailure, the signal's reason */
-  async make({ suite, packages }: WantedDebian, signal: AbortSignal): Promise<MadeImage> {
+  /**
+   * Equal packages of equal versions make equal images.
+   * @param onLine takes what mmdebstrap says. @throws BuildFailure, the signal's reason
+   */
+  async make(
+    { suite, packages }: WantedDebian,
+    { signal, onLine }: Pick<HostRun, "signal" | "onLine">,
+  ): Promise<MadeImage> {
     const { programs, settings } = this.#options;
     const directory = join(this.#options.directory(), randomUUID());
     const remove = (): Promise<void> => rm(directory, { recursive: true, force: true });
@@ -42,7 +48,7 @@ export class DebianImages {
       await mkdir(join(layout, "blobs/sha256"), { recursive: true, mode: 0o700 });
       const tar = join(directory, "root.tar");
       // In a user namespace: the scripts of packages have no power over this host.
-      const words = ["--mode=unshare", "--variant=minbase", "--format=tar", "--quiet"];
+      const words = ["--mode=unshare", "--variant=minbase", "--format=tar"];
       if (packages.length > 0) words.push(`--include=${packages.join(",")}`);
       const { code, output } = await programs.run(settings.mmdebstrap, {
         args: [...words, "--", suite, tar, ...settings.sources],
@@ -54,6 +60,7 @@ export class DebianImages {
           ...(process.getuid?.() === 0 && { TMPDIR: directory }),
         },
         signal,
+        ...(onLine && { onLine }),
       });
       if (code === 127)
         throw new BuildFailure("this server has no mmdebstrap, which its operator can install", "base");

@@ -1,5 +1,6 @@
 import { type AgentConnection, startHostAgent } from "@coppice/agent";
 import { SandboxError, type Signal, unlessAborted } from "@coppice/core";
+import { OutputLines } from "../model/output-lines.js";
 
 export interface HostRun {
   readonly args: readonly string[];
@@ -7,6 +8,8 @@ export interface HostRun {
   readonly environment: Readonly<Record<string, string>>;
   /** Ends the program, and whatever it started. */
   readonly signal: AbortSignal;
+  /** Takes each line of its output, while it runs. */
+  readonly onLine?: (line: string) => void;
 }
 
 export interface HostResult {
@@ -30,7 +33,7 @@ export class HostPrograms {
   #isClosed = false;
 
   /** Runs a program until it exits. @param path or a name in PATH. @throws the signal's reason, SandboxError unavailable */
-  async run(path: string, { args, cwd, environment, signal }: HostRun): Promise<HostResult> {
+  async run(path: string, { args, cwd, environment, signal, onLine }: HostRun): Promise<HostResult> {
     signal.throwIfAborted();
     const agent = await this.#connect();
     const started = await agent.spawn({
@@ -49,12 +52,15 @@ export class HostPrograms {
     signal.addEventListener("abort", end, { once: true });
     try {
       let output = Buffer.alloc(0);
+      const lines = new OutputLines((_stream, line) => onLine?.(line));
       // A child that it leaves behind does not hold this up: the abort ends it, too.
       await unlessAborted(signal, async () => {
-        for await (const { data } of started.output) {
-          output = Buffer.concat([output, data]).subarray(-OUTPUT_BYTES);
+        for await (const piece of started.output) {
+          output = Buffer.concat([output, piece.data]).subarray(-OUTPUT_BYTES);
+          lines.push(piece);
         }
       });
+      lines.end();
       const { code } = await started.exit;
       if (agent.isOver)
         throw new SandboxError("agent_unavailable", `the host's agent ended while ${path} ran`);

@@ -10,11 +10,13 @@ import {
 import type { Catalog, ReadyBuild } from "../catalog/catalog.js";
 import { factsOf } from "../catalog/built-templates.js";
 import { namespaceOf } from "../catalog/namespace-of.js";
-import type { BuildLimits } from "../model/build-record.js";
+import { BuildFailure } from "../model/build-failure.js";
+import type { BuildLimits, BuildReason } from "../model/build-record.js";
 import { SERVER } from "../model/template-record.js";
 import type { BuildQueue } from "../queue/build-queue.js";
 import type { TemplatesStore } from "../store/templates-store.js";
 import type { Recipe } from "./recipe.js";
+import { recipeProgress, remedyFor } from "./recipe-progress.js";
 
 export interface RecipeBuildsOptions {
   readonly recipes: ReadonlyMap<string, Recipe>;
@@ -26,6 +28,7 @@ export interface RecipeBuildsOptions {
   readonly limitsOf: (template: string) => Limits;
   /** Limits of builds where a template sets none. */
   readonly buildLimits: BuildLimits;
+  /** Time until a failed build is tried again, at first. */
   readonly retryMs: number;
   readonly clock: Clock;
   readonly log: Logger;
@@ -33,6 +36,7 @@ export interface RecipeBuildsOptions {
 
 /** Tag of the newest build, which sandboxes get. */
 const CURRENT = "default";
+const LONGEST_RETRY_MS = 24 * 60 * 60 * 1000;
 
 /**
  * Templates of the configuration that are built here. Until its build is ready, a template is what its backend has by
@@ -46,9 +50,17 @@ export class RecipeBuilds {
   #current: string | undefined;
   #running: Promise<void> = Promise.resolve();
   #cancelRetry: (() => void) | undefined;
+  /** Attempts that failed, one after the other. */
+  #failures = 0;
+  /** Reason that was told about each template. */
+  readonly #told = new Map<string, string>();
 
   constructor(options: RecipeBuildsOptions) {
     this.#options = options;
+  }
+
+  has(template: string): boolean {
+    return this.#options.recipes.has(template);
   }
 
   buildOf(template: string): TemplateBuild | undefined {
@@ -60,7 +72,20 @@ export class RecipeBuilds {
 
   /** Builds in the background what earlier runs have not. */
   start(): void {
+    const { recipes, log } = this.#options;
+    const unable = [...recipes.keys()].filter((template) => !this.#canBuild(template));
+    if (unable.length > 0) {
+      const text = "the backend cannot build templates, and serves those that it has by itself";
+      log.warn({ templates: unable }, `${text}: ${unable.join(", ")}`);
+    }
     this.#running = this.#buildAll();
+  }
+
+  /** Those that are not built yet. */
+  pending(): readonly string[] {
+    return [...this.#options.recipes.keys()].filter(
+      (template) => this.#canBuild(template) && this.buildOf(template) === undefined,
+    );
   }
 
   async stop(): Promise<void> {
@@ -73,21 +98,42 @@ export class RecipeBuilds {
   /** Never rejects. */
   async #buildAll(): Promise<void> {
     const { clock, log, retryMs } = this.#options;
-    let hasFailed = false;
+    const failed = new Set<string>();
     for (const template of this.#inOrder()) {
       if (this.#isStopped) return;
+      const base = this.#options.recipes.get(template)?.base;
       try {
-        await this.#buildUnlessReady(template);
+        // It would fail for the same reason.
+        if (base?.kind === "template" && failed.has(base.reference)) failed.add(template);
+        else if (this.#canBuild(template)) await this.#buildUnlessReady(template);
       } catch (error) {
         if (this.#isStopped) return;
-        hasFailed = true;
-        log.error({ template, err: error }, `template '${template}' was not built: ${messageOf(error)}`);
+        failed.add(template);
+        const step = error instanceof BuildFailure ? error.step : undefined;
+        this.#tell(template, { message: messageOf(error), step });
       }
     }
-    if (!hasFailed) return;
-    this.#cancelRetry = clock.after(retryMs, () => {
+    if (failed.size === 0) return;
+    const delayMs = Math.min(retryMs * 2 ** this.#failures, LONGEST_RETRY_MS);
+    this.#failures += 1;
+    log.debug({ templates: [...failed], delayMs }, "what was not built is tried again");
+    this.#cancelRetry = clock.after(delayMs, () => {
       this.#running = this.#buildAll();
     });
+  }
+
+  /** Tells a reason once, however often it is met. */
+  #tell(template: string, reason: BuildReason): void {
+    const { backendOf, log } = this.#options;
+    if (this.#told.get(template) === reason.message) return;
+    this.#told.set(template, reason.message);
+    const remedy = remedyFor(reason, backendOf(template), template);
+    const text = `template '${template}' was not built, and is tried again now and then: ${reason.message}`;
+    log.error({ template, reason, remedy }, `${text}. Remedy: ${remedy}`);
+  }
+
+  #canBuild(template: string): boolean {
+    return this.#options.backendOf(template).images !== undefined;
   }
 
   /** @throws Error with the reason of a failed build */
@@ -96,20 +142,13 @@ export class RecipeBuilds {
     const recipe = recipes.get(template);
     const backend = backendOf(template);
     if (recipe === undefined) return;
-    if (backend.images === undefined) {
-      log.warn(
-        { template, backend: backend.name },
-        "the backend cannot build templates: it serves its own one",
-      );
-      return;
-    }
     const tag = this.#digestOf(template);
     if (this.#tagged(template, tag)?.build.backend === backend.name) return;
     const beganMs = clock.now();
     const { buildId, limits } = this.#enter(template, backend, tag);
     log.info(
       { template, build: buildId },
-      `building template '${template}'; its backend's own one is served until then`,
+      `building template '${template}' in the background; sandboxes have what the backend has by that name until then`,
     );
     const { digest: _, ...asked } = recipe;
     queue.start(
@@ -122,13 +161,13 @@ export class RecipeBuilds {
         limits,
         force: false,
       },
-      ({ message, step }) => log.info({ template, step }, message),
+      recipeProgress(log, { template, steps: recipe.steps.length }),
     );
     this.#current = buildId;
     await queue.ended(buildId);
     this.#current = undefined;
     const reason = store().builds.find(buildId)?.reason;
-    if (reason !== undefined) throw new Error(reason.message);
+    if (reason !== undefined) throw new BuildFailure(reason.message, reason.step);
     // Builds of former recipes have no other tag.
     const former = store()
       .tags.list(template)

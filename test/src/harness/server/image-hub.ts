@@ -8,6 +8,8 @@ export interface ImageHub extends AsyncDisposable {
   readonly registry: TestRegistry;
   /** `registries` of the plugin `templates`, for a server that pulls from it. */
   readonly registries: object;
+  /** Puts the image under another name. */
+  add(name: string): void;
 }
 
 /** @param names such as `library/ubuntu:22.04`. @param config of the image. */
@@ -15,9 +17,11 @@ export async function openImageHub(names: readonly string[], config: object = {}
   const directory = await mkdtemp(join(tmpdir(), "coppice-image-hub-"));
   const registry = await openTestRegistry();
   await writeImageLayout(directory, { layers: [smallRoot()], config });
-  for (const name of names) registry.add(name, directory);
+  const add = (name: string): void => registry.add(name, directory);
+  names.forEach(add);
   return {
     registry,
+    add,
     registries: { mirrors: { "docker.io": registry.address }, insecure: [registry.address] },
     async [Symbol.asyncDispose]() {
       await registry[Symbol.asyncDispose]();
