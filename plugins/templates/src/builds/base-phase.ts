@@ -83,7 +83,11 @@ function fromDebian(wanted: WantedDebian, tools: BuildTools): Origin {
   const name = `Debian ${suite}`;
   const unpacked = async (): Promise<Progress> => {
     tools.print("info", "Installing the packages");
-    const onLine = (line: string): void => tools.print("info", line.replace(/^I: /, ""));
+    // Lines with paths of this host are for those who debug.
+    const onLine = (line: string): void => {
+      const isStep = /^I: [^/]+$/.test(line);
+      tools.print(isStep ? "info" : "debug", isStep ? line.slice(3) : line);
+    };
     await using made = await tools.options.debian.make(wanted, { signal: tools.signal, onLine });
     return await unpack(made, { name, key: baseKey("packages", made.digest) }, tools);
   };

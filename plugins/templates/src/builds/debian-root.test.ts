@@ -23,6 +23,11 @@ describe("a root of Debian packages", { skip: WITHOUT_DEBIAN, timeout: 600_000, 
     const { result, lines } = await host.build({ base, steps: [["RUN", "sudo -n jq -n 1+1"]] });
     assert.ok(lines.includes(`[base] FROM DEBIAN ${SUITE} with 2 packages`), lines.join("\n"));
     assert.ok(lines.includes("[builder 1/1] [stdout]: 2"), lines.join("\n"));
+    const contents = host.contents.get(result.image) ?? [];
+    assert.deepEqual(
+      contents.filter((line) => /^deb (jq|sudo) /.test(line)).map((line) => line.split(" ")[1]),
+      ["jq", "sudo"],
+    );
     assert.match(await host.run(result, "cat /etc/debian_version; id -un user"), /^\d.*\nuser\n$/);
     const again = await host.build({ base });
     assert.ok(

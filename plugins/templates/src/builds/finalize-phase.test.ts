@@ -23,6 +23,23 @@ describe("the end of a build", { skip: WITHOUT_BUILDS, timeout: 240_000, concurr
     return error.message;
   }
 
+  it("lists the packages of the image, whatever a program of its says", async () => {
+    const { result } = await host.build({
+      steps: [
+        ["USER", "root"],
+        [
+          "RUN",
+          "printf '#!/bin/sh\necho deb less 1.0; echo deb bash 5.2; echo; echo evil' > /usr/local/bin/dpkg-query",
+        ],
+        [
+          "RUN",
+          "chmod +x /usr/local/bin/dpkg-query; printf 'P:musl\nV:1.2\n' > /apk; mkdir -p /lib/apk/db; mv /apk /lib/apk/db/installed",
+        ],
+      ],
+    });
+    assert.deepEqual(host.contents.get(result.image), ["apk musl 1.2", "deb bash 5.2", "deb less 1.0"]);
+  });
+
   it("runs the start command until it is ready, ends it, and tells on which ports it listened", async () => {
     const { result, lines } = await host.build({
       steps: [

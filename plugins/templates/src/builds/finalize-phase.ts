@@ -6,6 +6,7 @@ import { DEFAULT_USER } from "./base-phase.js";
 import type { BuildTools, Progress } from "./build-tools.js";
 import { commandEnvironment } from "../guest/context-command.js";
 import { failureText, runScript } from "../guest/guest-run.js";
+import { listContents } from "./image-contents.js";
 import { baseKey } from "./layer-key.js";
 import { runStartCommand } from "./start-command-run.js";
 import { withRoom } from "./with-room.js";
@@ -62,7 +63,9 @@ export async function finalize(before: Progress, tools: BuildTools): Promise<Pro
       start = start.command === "" ? undefined : { ...start, ports };
     }
     await requireUser(sandbox, below.context.user);
+    const contents = await listContents(sandbox, signal);
     const made = await workspace.commit(below.bytes);
+    options.surroundings.layers.describe(made.image, contents);
     return tools.keep({ ...made, key, context: below.context, start });
   });
 }

@@ -23,6 +23,8 @@ export interface Layers {
   find(wanted: Pick<Layer, "key" | "tenant" | "backend">): Layer | undefined;
   /** Keeps a layer, in place of one with the same key, tenant and backend. */
   add(layer: Layer): void;
+  /** Records the packages of an image that was made: lines of `kind name version`. */
+  describe(image: ImageId, contents: readonly string[]): void;
   /** Id for an image that the build is about to make. */
   nameImage(): ImageId;
 }

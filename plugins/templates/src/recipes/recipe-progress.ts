@@ -45,6 +45,6 @@ export function remedyFor(
 }
 
 function shorten(text: string): string {
-  const [first = "", ...more] = text.trim().split("\n");
-  return first.length > LONGEST_TEXT || more.length > 0 ? `${first.slice(0, LONGEST_TEXT)} …` : first;
+  const line = text.trim().replaceAll(/\s+/g, " ");
+  return line.length > LONGEST_TEXT ? `${line.slice(0, LONGEST_TEXT)} …` : line;
 }

@@ -54,6 +54,7 @@ export class ImageKeeper {
         hold(layer.image);
         store().images.addLayer(layer, clock.now());
       },
+      describe: (image, contents) => store().images.describe(image, contents),
       nameImage: () => {
         const id = newId("image");
         hold(id);

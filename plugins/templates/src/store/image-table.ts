@@ -46,6 +46,16 @@ export class ImageTable {
     this.#statements.measured.run(bytes, id);
   }
 
+  describe(id: ImageId, contents: readonly string[]): void {
+    this.#statements.describe.run(contents.join("\n"), id);
+  }
+
+  /** Packages of an image; undefined where they were not listed. */
+  contentsOf(id: ImageId): readonly string[] | undefined {
+    const contents = this.#statements.contents.get(id)?.["contents"];
+    return typeof contents === "string" ? contents.split("\n").filter(Boolean) : undefined;
+  }
+
   /** Bytes of all measured images of a tenant. */
   usage(tenant: string): number {
     return Number(this.#statements.usage.get(tenant)?.["bytes"]);
@@ -92,6 +102,8 @@ function prepare(database: DatabaseSync) {
     ),
     unmeasured: database.prepare("SELECT * FROM image WHERE tenant = ? AND bytes IS NULL"),
     measured: database.prepare("UPDATE image SET bytes = ? WHERE id = ?"),
+    describe: database.prepare("UPDATE image SET contents = ? WHERE id = ?"),
+    contents: database.prepare("SELECT contents FROM image WHERE id = ?"),
     usage: database.prepare("SELECT coalesce(sum(bytes), 0) AS bytes FROM image WHERE tenant = ?"),
     findLayer: database.prepare(
       `UPDATE layer SET used_at_ms = ? WHERE tenant = ? AND backend = ? AND key = ? RETURNING image, content`,

@@ -74,4 +74,6 @@ export const MIGRATIONS: readonly string[] = [
      PRIMARY KEY (tenant, hash)
    ) STRICT, WITHOUT ROWID;
    CREATE TABLE secret (name TEXT PRIMARY KEY, value BLOB NOT NULL) STRICT;`,
+  // Packages of an image, each in a line.
+  `ALTER TABLE image ADD COLUMN contents TEXT;`,
 ];

@@ -59,6 +59,8 @@ export interface Built {
 /** A builder with a backend, a registry and a cache. */
 export class BuildHost implements AsyncDisposable {
   readonly layers: Layer[] = [];
+  /** Packages by image. */
+  readonly contents = new Map<string, readonly string[]>();
   readonly templates = new Map<string, SourceBuild>();
   readonly #parts: Awaited<ReturnType<typeof openParts>>;
   readonly #uploads = new Map<string, string>();
@@ -215,6 +217,7 @@ export class BuildHost implements AsyncDisposable {
           (layer) => layer.key === key && layer.tenant === tenant && layer.backend === backend,
         ),
       add: (layer) => void this.layers.push(layer),
+      describe: (image, contents) => void this.contents.set(image, contents),
       nameImage: () => {
         const id = newId("image");
         this.#named.add(id);

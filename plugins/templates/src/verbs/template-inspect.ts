@@ -6,15 +6,27 @@ import { TemplatesStore } from "../store/templates-store.js";
 import type { TemplatesConfig } from "../templates-config.js";
 import { findTemplate, nameOf } from "./find-template.js";
 
-/** Prints all that the server knows about a template, in JSON: its tags, and its builds, the newest first. */
+/**
+ * Prints all that the server knows about a template, in JSON: its tags, and its builds, the newest first. With
+ * `--contents` it prints the packages of the build of a tag instead.
+ */
 export const templateInspect: VerbAction<TemplatesConfig> = {
-  usage: "<name or id>",
+  usage: "<name or id> | <name[:tag]> --contents",
   run({ args, dataDir, print }) {
-    const { positionals } = parseArgs({ args: [...args], allowPositionals: true, options: {} });
-    const [name, ...others] = positionals;
-    if (name === undefined || others.length > 0) throw new SandboxError("usage_invalid", "name one template");
+    const { positionals, values } = parseArgs({
+      args: [...args],
+      allowPositionals: true,
+      options: { contents: { type: "boolean" } },
+    });
+    const [reference, ...others] = positionals;
+    if (reference === undefined || others.length > 0)
+      throw new SandboxError("usage_invalid", "name one template");
     using store = new TemplatesStore(dataDir());
-    const template = findTemplate(store, name);
+    if (values.contents === true) {
+      for (const line of contentsOf(store, reference)) print(line);
+      return 0;
+    }
+    const template = findTemplate(store, reference);
     const { id, owner, isPublic, createdAtMs, updatedAtMs, spawnCount, lastSpawnedAtMs } = template;
     const limit = store.builds.count(id);
     const body = {
@@ -35,6 +47,16 @@ export const templateInspect: VerbAction<TemplatesConfig> = {
     return 0;
   },
 };
+
+/** @throws SandboxError template_not_found, build_not_found */
+function contentsOf(store: TemplatesStore, reference: string): readonly string[] {
+  const [name = "", tag = "default"] = reference.split(":");
+  const build = store.builds.tagged(findTemplate(store, name).id, tag);
+  const contents = build?.result && store.images.contentsOf(build.result.image);
+  if (contents !== undefined) return contents;
+  const message = "its contents are not known: it has no build that is ready, or one of an earlier version";
+  throw new SandboxError("build_not_found", message);
+}
 
 function buildBody({ id, state, backend, limits, result, reason, createdAtMs, finishedAtMs }: BuildRecord) {
   return {

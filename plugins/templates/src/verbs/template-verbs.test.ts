@@ -45,6 +45,11 @@ describe("coppice template", () => {
   it("list shows the templates of all tenants, and inspect one with its builds and tags", async (context) => {
     const { server, run } = await open(context);
     await using _server = server;
+    server.builder.script = async (request, surroundings) => {
+      const result = await server.builder.make(request, surroundings);
+      surroundings.layers.describe(result.image, ["deb bash 5.2.15-2", "pip numpy 2.4.6"]);
+      return result;
+    };
     const web = await server.build("web:v1", { tenant: "acme" });
     await server.ended(web, "acme");
     server.builder.script = () => {
@@ -82,6 +87,9 @@ describe("coppice template", () => {
       ],
     );
     assert.equal(body.tags.length, 1);
+    const contents = await run("inspect", "acme/web:v1", "--contents");
+    assert.deepEqual(contents.printed, ["deb bash 5.2.15-2", "pip numpy 2.4.6"]);
+    await assert.rejects(async () => run("inspect", "acme/web", "--contents"), { reason: "build_not_found" });
     await assert.rejects(async () => run("inspect", "web"), {
       code: "invalid_argument",
       message: "several tenants have a template 'web': name one of acme/web, other/web",
