@@ -34,4 +34,6 @@ for _ in $(seq 200); do
   sleep 0.02
 done
 zpool create -m none -O atime=off -o cachefile=none "$pool" "$directory/pool.img"
+# As OpenZFS keeps it back (module/zfs/spa_misc.c, spa_get_slop_space): zfs.sh says from whom.
+zfs create -o refreservation=128M "$pool/slop"
 zfs create -o mountpoint="$directory/jails" "$pool/jails"

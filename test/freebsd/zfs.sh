@@ -6,7 +6,15 @@
 # The first `destroy` of a filesystem that begins while another command runs says that it is busy, as ZFS does while
 # something holds it (module/zfs/dsl_destroy.c, dsl_destroy_head_check_impl: EBUSY for holds beyond those it expects).
 # A dying jail refers to its root (sys/kern/kern_jail.c, prison_deref: pr_root), which is not unmounted without -f then.
-# Not done here: commands that really run together, and what they hold of each other's datasets.
+#
+# OpenZFS keeps back a slop of each pool. What users write, `create`, `clone` and `snapshot` get nothing of it
+# (ZFS_SPACE_CHECK_NORMAL), `set`, `inherit`, `rename` and `promote` half (module/zfs/dsl_prop.c, dsl_props_set; dsl_dir.c,
+# dsl_dir_rename; dsl_dataset.c, dsl_dataset_promote: ZFS_SPACE_CHECK_RESERVED), and `destroy` asks for none
+# (dsl_destroy.c, dsl_destroy_head; dsl_synctask.c, dsl_sync_task_sync). zfs-fuse refuses `set` in a full pool. So the slop
+# is a reservation here, half of which those commands may use; without that dataset it is used up.
+#
+# Not done here: commands that really run together, and what they hold of each other's datasets. zpool(8) has no stand-in:
+# no part of Coppice calls it but scripts/freebsd-smoke.sh and scripts/freebsd-vm-steps.sh, which need FreeBSD.
 state=$(dirname "$0")/../state
 case "$1 $2" in
 "destroy -"* | "unmount -"*) ;;
@@ -34,4 +42,26 @@ if [ "$1" = destroy ]; then
     ;;
   esac
 fi
+case $1 in
+set | inherit | rename | promote)
+  exec 9> "$state/zfs.lock"
+  flock 9
+  said=$(/usr/sbin/zfs "$@" 2>&1) && exit 0
+  code=$?
+  for last; do :; done
+  slop=${last%%/*}/slop
+  case $said in
+  *"out of space"*)
+    if /usr/sbin/zfs set refreservation=64M "$slop" 2> /dev/null; then
+      said=$(/usr/sbin/zfs "$@" 2>&1)
+      code=$?
+      /usr/sbin/zfs set refreservation=128M "$slop" 2> /dev/null ||
+        /usr/sbin/zfs set refreservation="$(/usr/sbin/zfs get -Hp -o value available "$slop")" "$slop"
+    fi
+    ;;
+  esac
+  [ -z "$said" ] || echo "$said" >&2
+  exit "$code"
+  ;;
+esac
 exec flock --no-fork "$state/zfs.lock" /usr/sbin/zfs "$@"

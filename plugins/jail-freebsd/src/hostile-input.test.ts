@@ -69,9 +69,10 @@ async function filesBelow(directory: string): Promise<string> {
 
 /** Lines of zfs(8) on a dataset, all of them: it is asked again about others. */
 function propertiesOf(name: string, values: Readonly<Record<string, string>> = {}): readonly string[] {
-  return ["owner", "state", "template", "limits", "snapshot"].map((property) => {
-    const value = values[property];
-    return `${name}\tcoppice:${property}\t${value === undefined ? "-\t-" : `${value}\tlocal`}\n`;
+  const own = ["owner", "state", "template", "limits", "snapshot"].map((property) => `coppice:${property}`);
+  return [...own, "defer_destroy"].map((property) => {
+    const value = values[property.replace("coppice:", "")];
+    return `${name}\t${property}\t${value === undefined ? "-\t-" : `${value}\tlocal`}\n`;
   });
 }
 

@@ -110,19 +110,22 @@ describe("datasets", { skip: reasonWithoutRecordingHost() ?? false }, () => {
     const datasets = datasetsOf(recording);
     const { directory, programs } = recording.settings;
     await mkdir(directory, { recursive: true });
-    const rows = (path: string, values: Readonly<Record<string, string>> = {}) =>
-      ["owner", "state", "template", "limits", "snapshot"].map((name) => {
+    const rows = (path: string, values: Readonly<Record<string, string>> = {}) => [
+      ...["owner", "state", "template", "limits", "snapshot"].map((name) => {
         const value = values[name];
         return `${path}\tcoppice:${name}\t${value === undefined ? "-\t-" : `${value}\tlocal`}\n`;
-      });
+      }),
+      `${path}\tdefer_destroy\t${values["destroyed"] ?? "-"}\t-\n`,
+    ];
     const parent = rows("zroot/jails");
     const one = rows(PATH, { owner: "ours", state: "stopped", template: "base", limits: "1:2:3:4" });
     const other = rows("zroot/jails/e2b-def", { owner: "ours", state: "running" });
     const snapshot = rows(`${PATH}@kept1`, { snapshot: "kept" });
-    const whole = [...parent, ...one, ...snapshot, ...other];
+    const destroyed = rows(`${PATH}@destroyed`, { snapshot: "kept", destroyed: "on" });
+    const whole = [...parent, ...one, ...snapshot, ...destroyed, ...other];
     const said = join(directory, "said.get");
     const answer = async (get: readonly string[]) => writeFile(said, get.join(""));
-    const names = ["zroot/jails", PATH, `${PATH}@kept1`, "zroot/jails/e2b-def"];
+    const names = ["zroot/jails", PATH, `${PATH}@kept1`, `${PATH}@destroyed`, "zroot/jails/e2b-def"];
     await writeFile(
       programs.zfs,
       `#!/bin/sh\nif [ "$1" = list ]; then printf '%s\\n' ${names.join(" ")}; else cat ${said}; fi\n`,

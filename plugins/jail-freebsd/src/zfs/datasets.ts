@@ -30,7 +30,12 @@ export interface CloneOptions {
 }
 
 const PREFIX = "coppice:";
-const PROPERTIES = ["owner", "state", "template", "limits", "snapshot"].map((name) => PREFIX + name);
+/** ZFS's own mark of a destroyed snapshot that stays until its last clone is gone. */
+const DESTROYED = "defer_destroy";
+const PROPERTIES = [
+  ...["owner", "state", "template", "limits", "snapshot"].map((name) => PREFIX + name),
+  DESTROYED,
+];
 const BUSY_ATTEMPTS = 50;
 const LONGEST_BUSY_PAUSE_MS = 200;
 /** For what is unmounted, and can be busy for hours with a `zfs send`. */
@@ -51,6 +56,8 @@ export class Datasets {
   readonly #owner: string;
   /** False while no retained dataset and no removed snapshot is known. */
   #hasRetained = true;
+  /** Retained, but without the mark, for which the pool had no room. */
+  readonly #unmarked = new Set<string>();
 
   /** @param owner identifies this installation's datasets among others in the same pool. */
   constructor(host: Host, { parent, owner }: { readonly parent: string; readonly owner: string }) {
@@ -185,8 +192,15 @@ export class Datasets {
     // Its mount point would be in the way of the next dataset of that name.
     await zfsUntilFree(this.#host, ["unmount", "-f", path]);
     if (await zfsUntilFree(this.#host, ["destroy", path])) return;
-    await this.#host.run("zfs", ["set", "mountpoint=none", path]);
-    await this.set(name, "state", "retained");
+    try {
+      await this.#host.run("zfs", ["set", "mountpoint=none", path]);
+      await this.set(name, "state", "retained");
+      this.#unmarked.delete(name);
+    } catch (error) {
+      if (!(error instanceof SandboxError && error.reason === "disk_full")) throw error;
+      // It looks abandoned: sweeps mark it once there is room.
+      this.#unmarked.add(name);
+    }
     this.#hasRetained = true;
   }
 
@@ -204,12 +218,14 @@ export class Datasets {
     return this.#snapshotsIn(await this.#read(isCompared), "kept");
   }
 
-  /** Marks a snapshot, which `collect` destroys after its last clone. A missing one is fine. */
+  /** Destroys a snapshot, or leaves that to ZFS and `collect`, after its last clone. A missing one is fine. */
   async removeSnapshot(id: SnapshotId): Promise<void> {
     const full = (await this.snapshots()).get(id);
     if (full === undefined) return;
-    // A removed snapshot that stays until its last clone is gone must not be cloned again.
-    await this.#host.run("zfs", ["set", `${PREFIX}snapshot=removed`, full]);
+    // Takes no room in a full pool, unlike the mark, which is for one that is busy.
+    await zfsUntilFree(this.#host, ["destroy", "-d", full], BUSY_ATTEMPTS_COLLECTING).catch(() =>
+      this.#host.run("zfs", ["set", `${PREFIX}snapshot=removed`, full]),
+    );
     this.#hasRetained = true;
   }
 
@@ -218,7 +234,7 @@ export class Datasets {
     return new Map(
       [...tree].flatMap(([full, properties]) => {
         const [path = "", id] = full.split("@");
-        const isMarked = properties.get(`${PREFIX}snapshot`) === mark;
+        const isMarked = properties.get(`${PREFIX}snapshot`) === mark && properties.get(DESTROYED) !== "on";
         return id !== undefined && isMarked && owned.has(path) ? [[id, full] as const] : [];
       }),
     );
@@ -250,12 +266,15 @@ export class Datasets {
         return true;
       });
     for (const full of this.#snapshotsIn(tree, "removed").values()) await isGone("-d", full);
-    const retained = this.#ownedIn(tree).filter(({ state }) => state === "retained");
+    const retained = this.#ownedIn(tree).filter(
+      ({ name, state }) => state === "retained" || this.#unmarked.has(name),
+    );
     // One may depend on another: repeat while that makes progress.
     for (let rest = retained; rest.length > 0;) {
       const left: OwnedDataset[] = [];
       for (const each of rest) {
-        if (!(await isGone(this.#path(each.name)))) left.push(each);
+        if (await isGone(this.#path(each.name))) this.#unmarked.delete(each.name);
+        else left.push(each);
       }
       if (left.length > 0) this.#hasRetained = true;
       if (left.length === rest.length) break;

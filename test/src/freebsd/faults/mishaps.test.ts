@@ -279,6 +279,41 @@ describe("jail-freebsd, after mishaps of its host", { skip: reasonWithoutFreebsd
     await backend.close();
   });
 
+  for (const slop of ["kept back", "used up"] as const) {
+    it(`stops and removes while the pool is full, its slop ${slop}`, async () => {
+      await using full = await openFreebsdHost();
+      const run = (...words: readonly string[]) => full.run(full.settings.programs.zfs, ...words);
+      const backend = full.backend();
+      await backend.recover();
+      const signal = new AbortController().signal;
+      const [parent, other] = [await make(backend), await make(backend)];
+      for (const id of ["cloned", "single"]) await parent.snapshots?.take(id);
+      const clone = await backend.provision({ ...specOf(newId()), snapshot: "cloned" }, signal);
+      if (slop === "used up") await run("destroy", "coppice/slop");
+      await run("create", "coppice/filler");
+      const room = (await run("get", "-Hp", "-o", "value", "available", "coppice")).trim();
+      await run("set", `refreservation=${room}`, "coppice/filler");
+
+      const exhausted = { code: "resource_exhausted" };
+      await assert.rejects(make(backend), exhausted);
+      await assert.rejects(async () => other.snapshots?.take("third"), exhausted);
+      // What it is told first has to be found by the next server.
+      const stopping = Promise.resolve(other.stopping?.stop());
+      if (slop === "kept back") await stopping;
+      else await assert.rejects(stopping, exhausted);
+      if (slop === "used up") assert.equal(await outputOf(other, "echo alive"), "alive\n");
+      await parent.destroy();
+      assert.deepEqual([...(await backend.snapshots.list())].toSorted(), ["cloned", "single"]);
+      await backend.sweep();
+      for (const id of ["cloned", "single"]) await backend.snapshots.remove(id);
+      assert.deepEqual(await backend.snapshots.list(), []);
+      assert.equal(await outputOf(clone, "echo alive"), "alive\n");
+      for (const each of [clone, other]) await each.destroy();
+      assert.deepEqual(await full.leaks(), []);
+      await backend.close();
+    });
+  }
+
   it("starts no sandbox while devfs has no ruleset or pf does not filter, and says so", async () => {
     await using connected = await openFreebsdHost({ isConnected: true });
     const { directory, settings } = connected;
