@@ -1,9 +1,13 @@
 // Stands in for jail(8) where there is no FreeBSD: the options and words of jail(8), the files of
 // jail.conf(5), as their manuals and sources of FreeBSD 14 have them. Jails are namespaces of Linux.
 //
-//   jail [-q] [-i] [-f FILE] -c NAME      makes it: mounts, exec.prestart, the jail, exec.created, exec.start, …
-//   jail [-q] [-f FILE] -r NAME|JID       SIGTERM, stop.timeout (10 s), SIGKILL; unmounts what FILE names
-//   jail [-q] -R NAME|JID                 the same, without a look at any file
+//   jail [-qv] [-i] [-f FILE] -c NAME     makes it: mounts, exec.prestart, the jail, exec.created, exec.start, …
+//   jail [-qv] [-f FILE] -r NAME|JID      SIGTERM, stop.timeout (10 s), SIGKILL; unmounts what FILE names
+//   jail [-qv] -R NAME|JID                the same, without a look at any file
+//
+// With -v it says each command that it would run on FreeBSD, and what it asks of the kernel; with -q nothing but failures,
+// and not that a jail to be removed is not there. Of -q, -i and -v the last one counts. Parameters of jail_set(2) are in
+// the order of the file here.
 //
 // jail_remove(2) sends SIGKILL and waits for nobody, and umount(8) without -f does not unmount what a process uses that
 // has not ended yet. There it is a matter of time; here it fails whenever there was one to be killed, for every mount. As
@@ -49,6 +53,19 @@ struct parameter {
 static struct parameter parameters[PARAMETERS_LIMIT];
 static unsigned parameter_count;
 static const char *subject;
+/** -1 with -q, 1 with -v. */
+static int verbosity;
+
+static void note(const char *format, ...) {
+  if (verbosity <= 0) return;
+  va_list values;
+  va_start(values, format);
+  printf("%s: ", subject);
+  vprintf(format, values);
+  printf("\n");
+  va_end(values);
+  fflush(stdout);
+}
 
 static void warn(const char *format, va_list values) {
   fprintf(stderr, "jail: ");
@@ -222,6 +239,7 @@ static void mount_line(const char *root, const char *words) {
   char source[TEXT_BYTES], target[TEXT_BYTES], type[32], options[64];
   if (sscanf(words, "%1023s %1023s %31s %63s", source, target, type, options) != 4) fail("%s: mount: %s: bad line", subject, words);
   if (!check_mount_point(root, target, "mount")) exit(1);
+  note("run command: /sbin/mount -t %s -o %s %s %s", type, options, source, target);
   if (strcmp(type, "nullfs") == 0) {
     if (mount(source, target, NULL, MS_BIND, NULL) < 0) fail("%s: mount: %s: %s", subject, source, strerror(errno));
     // FreeBSD knows devices in devfs(5) alone.
@@ -248,6 +266,8 @@ static void mount_devices(const char *root) {
   char path[TEXT_BYTES], inside[2 * TEXT_BYTES];
   snprintf(path, sizeof path, "%s/dev", root);
   if (!check_mount_point(root, path, "mount.devfs")) exit(1);
+  const char *ruleset = value_of("devfs_ruleset");
+  note("run command: /bin/sh -c . /etc/rc.subr; load_rc_config .; devfs_mount_jail %s%s%s", path, ruleset ? " " : "", ruleset ? ruleset : "");
   if (mount("devfs", path, "tmpfs", MS_NOSUID | MS_NOEXEC, "mode=755,size=64k") < 0) fail("%s: mount.devfs: %s", subject, strerror(errno));
   for (unsigned index = 0; index < sizeof nodes / sizeof nodes[0]; index++) {
     snprintf(inside, sizeof inside, "%s/%s", path, nodes[index].name);
@@ -273,7 +293,12 @@ static void unmount(const char *path) {
 
 /** @return whether umount(8) may do it. */
 static bool can_unmount(const char *root, const char *path, const char *parameter, const char *words, bool is_used) {
+  struct statx status;
   if (!check_mount_point(root, path, parameter)) return false;
+  // Where a guest has renamed what is mounted and made another directory.
+  bool is_root = statx(AT_FDCWD, path, 0, 0, &status) == 0 && status.stx_attributes & STATX_ATTR_MOUNT_ROOT;
+  if (!is_root) return complain("%s: %s: %s: not a mount point", subject, parameter, path);
+  note("run command: /sbin/umount %s%s", words, path);
   if (!is_used) return true;
   fprintf(stderr, "umount: unmount of %s failed: Device busy\n", path);
   return complain("%s: /sbin/umount %s%s: failed", subject, words, path);
@@ -283,6 +308,7 @@ static bool can_unmount(const char *root, const char *path, const char *paramete
 static bool unmount_all(const char *root, bool is_used) {
   char path[TEXT_BYTES + 8], type[32], words[64];
   bool is_whole = true;
+  if (is_set("mount.procfs")) note("run command: /sbin/umount %s/proc", root);
   snprintf(path, sizeof path, "%s/dev", root);
   if (is_set("mount.devfs") && (is_whole = can_unmount(root, path, "mount.devfs", "", is_used))) {
     static const char *const names[] = {"dev/pts", "dev/shm", "dev"};
@@ -326,6 +352,7 @@ static bool run_beside(const char *program, const char *words) {
 static bool change_alias(const struct address *address, const char *what) {
   char words[128];
   snprintf(words, sizeof words, "%s inet %s/32 %s", address->link, address->text, what);
+  note("run command: /sbin/ifconfig %s", words);
   return run_beside("../bin/ifconfig", words);
 }
 
@@ -334,6 +361,7 @@ static bool change_alias(const struct address *address, const char *what) {
 static void run_hooks(const char *name) {
   for (unsigned index = 0; index < parameter_count; index++) {
     if (strcmp(parameters[index].name, name) != 0) continue;
+    note("run command: %s", parameters[index].value);
     int status = system(parameters[index].value);
     if (status != 0) fail("%s: %s: failed", subject, parameters[index].value);
   }
@@ -391,7 +419,23 @@ static _Noreturn void live(const struct jail *jail, int say, bool has_own_pids) 
   }
 }
 
-static void create(bool is_quiet, bool wants_number) {
+/** Whether the kernel has it; the others are jail(8)'s own. */
+static bool is_of_kernel(const char *name) {
+  return strncmp(name, "exec.", 5) != 0 && strncmp(name, "mount", 5) != 0 && strcmp(name, "stop.timeout") != 0 && strcmp(name, "vnet.interface") != 0;
+}
+
+static void print_parameters(void) {
+  if (verbosity <= 0) return;
+  printf("%s: jail_set(JAIL_CREATE) name=%s", subject, subject);
+  for (unsigned index = 0; index < parameter_count; index++) {
+    const char *name = parameters[index].name, *value = parameters[index].value;
+    if (!is_of_kernel(name)) continue;
+    printf(strcmp(value, "true") == 0 ? " %s" : strpbrk(value, " \t") ? " %s=\"%s\"" : " %s=%s", name, value);
+  }
+  printf("\n");
+}
+
+static void create(bool wants_number) {
   struct jail jail = {0};
   struct stat status;
   const char *path = value_of("path");
@@ -415,6 +459,7 @@ static void create(bool is_quiet, bool wants_number) {
     if (strcmp(parameters[index].name, "mount") == 0) mount_line(path, parameters[index].value);
   }
   if (is_set("mount.devfs")) mount_devices(path);
+  if (is_set("mount.procfs")) note("run command: /sbin/mount -t procfs . %s/proc", path);
   run_hooks("exec.prestart");
   int ends[2];
   char reason[256] = "";
@@ -438,10 +483,11 @@ static void create(bool is_quiet, bool wants_number) {
     unmount_all(path, false);
     fail("%s: jail_set: %s", subject, strerror(errno));
   }
+  print_parameters();
+  if (wants_number) printf("%d\n", jail.jid);
+  if (verbosity >= 0) printf("%s: created\n", subject);
   run_hooks("exec.created");
   run_hooks("exec.poststart");
-  if (wants_number) printf("%d\n", jail.jid);
-  else if (!is_quiet) printf("%s: created\n", subject);
 }
 
 // --- end of a jail
@@ -455,15 +501,18 @@ static bool is_in(const char *pid, const struct jail *jail) {
   return readlink(path, other, sizeof other - 1) > 0 && strcmp(one, other) == 0;
 }
 
-/** Signals all but the first process, which FreeBSD's jails do not have. @return how many there were. */
+/** Signals all but the first process, which FreeBSD's jails do not have; says whom it asks. @return how many there were. */
 static unsigned signal_all(const struct jail *jail, int number) {
   unsigned count = 0;
   DIR *processes = opendir("/proc");
   for (struct dirent *entry; processes != NULL && (entry = readdir(processes)) != NULL;) {
     pid_t pid = (pid_t)atoi(entry->d_name);
     if (pid <= 0 || pid == jail->init || !is_in(entry->d_name, jail)) continue;
-    if (kill(pid, number) == 0) count++;
+    if (kill(pid, number) < 0) continue;
+    if (number == SIGTERM && verbosity > 0) printf("%s%s %d", count == 0 ? subject : "", count == 0 ? ": sent SIGTERM to:" : "", (int)pid);
+    count++;
   }
+  if (number == SIGTERM && verbosity > 0 && count > 0) printf("\n");
   if (processes != NULL) closedir(processes);
   return count;
 }
@@ -493,17 +542,16 @@ static bool end(const struct jail *jail) {
   return is_used;
 }
 
-static void destroy(const char *path, bool is_quiet) {
+static void destroy(const char *path) {
   struct jail jail;
   bool has_file = path != NULL && read_configuration(path, subject);
   if (!find_jail(subject, &jail)) {
-    // Said at a verbosity of 0 or more alone (usr.sbin/jail/jail.c, main: JF_STOP).
-    if (is_quiet) exit(1);
+    if (verbosity < 0) exit(1);
     fail("\"%s\" not found", subject);
   }
   run_hooks("exec.prestop");
   bool is_used = end(&jail);
-  if (!is_quiet && has_file) printf("%s: removed\n", subject);
+  if (verbosity > 0 || (verbosity == 0 && has_file)) printf("%s: removed\n", subject);
   run_hooks("exec.poststop");
   if (!has_file) return;
   bool is_whole = unmount_all(jail.path, is_used);
@@ -514,15 +562,16 @@ static void destroy(const char *path, bool is_quiet) {
 
 int main(int count, char **words) {
   const char *path = NULL;
-  bool is_quiet = false, wants_number = false;
+  bool wants_number = false;
   char what = 0;
   open_table();
   for (int option; (option = getopt(count, words, "+qivcrRf:")) != -1;) {
-    if (option == 'q') is_quiet = true;
-    else if (option == 'i') wants_number = is_quiet = true;
+    if (option == 'q' || option == 'i') verbosity = -1;
+    if (option == 'i') wants_number = true;
+    else if (option == 'v') verbosity = 1;
     else if (option == 'f') path = optarg;
     else if (option == 'c' || option == 'r' || option == 'R') what = (char)option;
-    else if (option != 'v') exit(1);
+    else if (option != 'q') exit(1);
   }
   if (what == 0 || optind + 1 != count) {
     fprintf(stderr, "usage: jail [-qi] [-f file] -[crR] jail\n");
@@ -532,9 +581,9 @@ int main(int count, char **words) {
   if (what == 'c') {
     if (path == NULL) path = "/etc/jail.conf";
     if (!read_configuration(path, subject)) fail("\"%s\" not found", subject);
-    create(is_quiet, wants_number);
+    create(wants_number);
   } else {
-    destroy(what == 'R' ? NULL : path, is_quiet);
+    destroy(what == 'R' ? NULL : path);
   }
   return 0;
 }

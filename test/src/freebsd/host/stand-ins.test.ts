@@ -75,6 +75,27 @@ describe("the stand-ins for the programs of FreeBSD", { skip }, () => {
     await assert.rejects(jls("-j", "none", "jid"), /jls: jail "none" not found/);
   });
 
+  it("say as much as jail(8) at each verbosity", async () => {
+    assert.equal(await jail("-q", "-f", conf, "-c", "one"), "");
+    assert.equal(await jail("-q", "-f", conf, "-r", "one"), "");
+    await assert.rejects(jail("-q", "-f", conf, "-r", "one"), /ended with 1: $/);
+    const ran = (...commands: readonly string[]) => commands.map((words) => `one: run command: ${words}`);
+    const made = [
+      ...ran(
+        `/sbin/mount -t nullfs -o ro /usr ${root}/usr`,
+        `/bin/sh -c . /etc/rc.subr; load_rc_config .; devfs_mount_jail ${root}/dev`,
+        `/sbin/mount -t procfs . ${root}/proc`,
+      ),
+      `one: jail_set(JAIL_CREATE) name=one path=${root} host.hostname=first vnet persist`,
+      "one: created",
+    ];
+    assert.deepEqual((await jail("-v", "-f", conf, "-c", "one")).trim().split("\n"), made);
+    const unmounted = [`${root}/proc`, `${root}/dev`, `-t nullfs ${root}/usr`];
+    const removed = ["one: removed", ...ran(...unmounted.map((words) => `/sbin/umount ${words}`))];
+    assert.deepEqual((await jail("-v", "-f", conf, "-r", "one")).trim().split("\n"), removed);
+    await assert.rejects(jail("-v", "-f", conf, "-r", "one"), /ended with 1: jail: "one" not found/);
+  });
+
   it("keep a removed jail for a while, which is in the way of an unmounting without force, and of no other jail", async () => {
     await jail("-q", "-f", conf, "-c", "one");
     await jail("-q", "-f", conf, "-r", "one");
