@@ -13,7 +13,7 @@ import { unguardedListeners } from "../http/surfaces/unguarded-listeners.js";
 import { explainEnd } from "../http/surfaces/explain-end.js";
 import { exchangeLimit } from "../http/proxy/exchange-limit.js";
 import { foreignPages } from "../http/clients/foreign-pages.js";
-import { portConnections } from "../http/proxy/port-connections.js";
+import { PortConnections } from "../http/proxy/port-connections.js";
 import type { ServedRoute } from "../http/surfaces/surface.js";
 import { Surfaces } from "../http/surfaces/surfaces.js";
 import { Targeting } from "../http/targeting/targeting.js";
@@ -192,9 +192,10 @@ async function assemble({ configuration, source, clock, log, cleanup }: Assembly
     targeting,
     clientAddresses: new ClientAddresses(config.http.trustedProxies),
     foreignPages: foreignPages({ ...config.http, domain: config.domain }),
-    connections: portConnections({
+    connections: new PortConnections({
       idleTimeoutMs: config.http.proxyIdleTimeout,
       maxIdle: config.http.proxyIdleConnections,
+      headLimit: config.http.proxyHeadLimit,
     }),
     exchanges: exchangeLimit(config.http.proxyMaxExchanges),
     metrics: httpMetrics(coreMetrics),

@@ -40,6 +40,9 @@ const httpConfig = z.strictObject({
     .min(1)
     .default(16)
     .describe("connections to one port of one sandbox that are kept"),
+  proxyHeadLimit: size("16KiB").describe(
+    "most bytes that the headers of an answer from a port of a sandbox may have; more are answered with 502",
+  ),
   proxyMaxExchanges: z
     .int()
     .min(1)

@@ -19,7 +19,8 @@ import type { ForeignPages } from "./clients/foreign-pages.js";
 import { SandboxError } from "../kernel/errors.js";
 import { isLoopbackName } from "./clients/local-client.js";
 import type { PortConnections } from "./proxy/port-connections.js";
-import { proxyRequest, proxyUpgrade } from "./proxy/proxy.js";
+import { proxyRequest } from "./proxy/proxy-request.js";
+import { proxyUpgrade } from "./proxy/proxy-upgrade.js";
 import { refuseUpgrade, type RoutePattern, type Surface } from "./surfaces/surface.js";
 import type { Surfaces } from "./surfaces/surfaces.js";
 import type { SurfaceRequest, Target } from "./surfaces/surface-request.js";
@@ -198,7 +199,8 @@ export class HttpListener implements Listener {
   async #serve(message: IncomingMessage, response: ServerResponse): Promise<void> {
     const startedAt = performance.now();
     const { id, log } = this.#identify(message);
-    response.setHeader("x-request-id", id);
+    // Not before an answer of a program: Node writes the headers of those faster where none was set.
+    const name = (): unknown => response.headersSent || response.setHeader("x-request-id", id);
     let surfaceName = this.name;
     // Read at the end: a client may have its answer before the route has matched.
     let routeOf: (message: IncomingMessage) => RoutePattern = () => "none";
@@ -223,6 +225,7 @@ export class HttpListener implements Listener {
     try {
       this.#refuseForeign(message);
       if (asksToNameSandbox(message)) {
+        name();
         allowAnyOrigin(response);
         answerPreflight(response);
         return;
@@ -241,9 +244,10 @@ export class HttpListener implements Listener {
         const { connections, exchanges } = this.#services;
         response.once("close", exchanges(target));
         await use.begin(target, request);
-        await proxyRequest(request, target, { message, response, connections });
+        await proxyRequest({ request, target, message, response }, connections);
         return;
       }
+      name();
       const { target, surface } = destination;
       answerTo = (error) => surface.answerTo(error, request);
       if (target !== undefined) {
@@ -261,6 +265,7 @@ export class HttpListener implements Listener {
       await surface.serve(admitted, message, response);
     } catch (error) {
       if (response.destroyed) return;
+      name();
       writeHttpError(response, answerTo(error));
     }
   }
@@ -288,9 +293,11 @@ export class HttpListener implements Listener {
       }
       if (destination.kind === "proxy") {
         if (socket.destroyed) return;
-        socket.once("close", this.#services.exchanges(destination.target));
-        await use.begin(destination.target, request);
-        await proxyUpgrade(request, destination.target, { message, socket, head });
+        const { target } = destination;
+        const { connections, exchanges } = this.#services;
+        socket.once("close", exchanges(target));
+        await use.begin(target, request);
+        await proxyUpgrade({ request, target, message, socket, head }, connections);
         return;
       }
       const { surface } = destination;

@@ -1,0 +1,126 @@
+import type { Duplex } from "node:stream";
+import { AnswerReader, type AnswerSink } from "./answer-reader.js";
+
+/** A request that is under way, and who waits for its answer. */
+export interface PortExchange extends AnswerSink {
+  readonly method: string;
+  /** More of the request may be written. */
+  drain(): void;
+  /** @param isUnanswered true when no byte of an answer has come. */
+  fail(error: unknown, isUnanswered: boolean): void;
+}
+
+export interface PortConnectionOptions {
+  readonly stream: Duplex;
+  readonly headLimit: number;
+  /** Takes it back for the next exchange; undefined for a connection of one exchange. */
+  readonly keep: ((connection: PortConnection) => void) | undefined;
+  readonly onClose: (connection: PortConnection) => void;
+}
+
+/**
+ * A connection to a port of a sandbox, for one exchange at a time. Its listeners stay from one to the next. Bytes
+ * between two exchanges belong to neither, so they end it.
+ */
+export class PortConnection {
+  readonly stream: Duplex;
+  readonly #reader: AnswerReader;
+  readonly #keep: PortConnectionOptions["keep"];
+  #exchange: PortExchange | undefined;
+  #isUnanswered = true;
+  #isSent = false;
+  #idle: NodeJS.Timeout | undefined;
+
+  constructor({ stream, headLimit, keep, onClose }: PortConnectionOptions) {
+    this.stream = stream;
+    this.#reader = new AnswerReader(headLimit);
+    this.#keep = keep;
+    stream.on("data", (bytes: Buffer) => this.#receive(bytes));
+    stream.on("drain", () => this.#exchange?.drain());
+    stream.on("end", () => this.#finish());
+    stream.on("error", (error) => this.#fail(error));
+    stream.once("close", () => {
+      clearTimeout(this.#idle);
+      onClose(this);
+      this.#fail(new Error("the program hung up"));
+    });
+  }
+
+  /** Begins an exchange. The caller writes the request to `stream`. */
+  begin(exchange: PortExchange): void {
+    this.#exchange = exchange;
+    this.#isUnanswered = true;
+    this.#isSent = false;
+    this.#reader.begin(exchange.method);
+  }
+
+  /** True while that exchange is under way. */
+  serves(exchange: PortExchange): boolean {
+    return this.#exchange === exchange;
+  }
+
+  /** Notes that the request is complete. */
+  sent(): void {
+    this.#isSent = true;
+  }
+
+  /** Closes the connection if that exchange is under way, without a word to it. */
+  abandon(exchange: PortExchange): void {
+    if (this.#exchange !== exchange) return;
+    this.#exchange = undefined;
+    this.stream.destroy();
+  }
+
+  /** Waits for `begin`, for a time. */
+  waitFor(idleTimeoutMs: number): void {
+    if (this.stream.isPaused()) this.stream.resume();
+    // It goes on during exchanges: to start one timer again costs less than to make one each time.
+    this.#idle ??= setTimeout(() => {
+      if (this.#exchange === undefined) this.stream.destroy();
+    }, idleTimeoutMs).unref();
+    this.#idle.refresh();
+  }
+
+  #receive(bytes: Buffer): void {
+    const exchange = this.#exchange;
+    if (exchange === undefined) {
+      this.stream.destroy();
+      return;
+    }
+    this.#isUnanswered = false;
+    try {
+      const excess = this.#reader.push(bytes, exchange);
+      if (this.#reader.isComplete) this.#complete(excess === 0 && this.#reader.head?.isKept === true);
+    } catch (error) {
+      this.#fail(error);
+    }
+  }
+
+  #complete(mayBeKept: boolean): void {
+    this.#exchange = undefined;
+    if (mayBeKept && this.#isSent && this.#keep !== undefined) this.#keep(this);
+    else this.stream.destroy();
+  }
+
+  #finish(): void {
+    const exchange = this.#exchange;
+    if (exchange === undefined) {
+      this.stream.destroy();
+      return;
+    }
+    try {
+      this.#reader.finish(exchange);
+      // In a tunnel the client may have last words.
+      if (this.#reader.head?.isUpgrade !== true) this.#complete(false);
+    } catch (error) {
+      this.#fail(error);
+    }
+  }
+
+  #fail(error: unknown): void {
+    const exchange = this.#exchange;
+    this.#exchange = undefined;
+    this.stream.destroy();
+    exchange?.fail(error, this.#isUnanswered);
+  }
+}
