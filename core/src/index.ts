@@ -5,7 +5,7 @@ export { inject, injectable, type Class } from "./kernel/scope.js";
 export * from "./kernel/clock.js";
 export * from "./kernel/time.js";
 export { secretEqual } from "./kernel/secret-equal.js";
-export { newId } from "./sandbox/backends/sandbox-secrets.js";
+export { digestOf, newId } from "./sandbox/backends/sandbox-secrets.js";
 export { releaseMemory } from "./release-memory.js";
 export { Spool, type SpoolFile, type SpoolOptions } from "./kernel/spool.js";
 export {
@@ -81,6 +81,7 @@ export * from "./http/messages/page.js";
 export { parseInput } from "./http/messages/parse-input.js";
 export * from "./http/messages/json-body.js";
 export * from "./http/surfaces/targets.js";
+export { type Arrival, type Peer, type PeerFinder, Peers } from "./http/peers/peers.js";
 export * from "./sandbox/contract/address-leases.js";
 export * from "./sandbox/ledger/ledger.js";
 export * from "./sandbox/model/snapshots.js";

@@ -47,6 +47,8 @@ const WANTED = [
     packages: ["passt", "slirp4netns"],
     isThere: () => isInstalled("/usr/bin/pasta", "/usr/bin/slirp4netns"),
   },
+  // For the tests of a fleet of servers.
+  { packages: ["etcd-server"], isThere: () => isInstalled("/usr/bin/etcd") },
   { packages: ["nginx-light"], isThere: () => isInstalled("/usr/sbin/nginx") },
   { packages: ["zfs-fuse"], isThere: () => isInstalled("/usr/sbin/zfs-fuse") },
   {

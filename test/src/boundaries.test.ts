@@ -115,7 +115,7 @@ describe("the linter's import boundaries", () => {
 const ROOMS: Readonly<Record<string, readonly string[]>> = {
   "agent/src": ["wire", "files"],
   "core/src": ["kernel", "sqlite", "observe", "config", "sandbox", "http", "plugin", "boot", "cli"],
-  "core/src/http": ["messages", "clients", "surfaces", "creations", "targeting", "proxy"],
+  "core/src/http": ["messages", "clients", "surfaces", "creations", "peers", "targeting", "proxy"],
   "core/src/sandbox": [
     "contract",
     "model",
@@ -143,6 +143,7 @@ const ROOMS: Readonly<Record<string, readonly string[]>> = {
     "socket",
   ],
   "plugins/events/src": ["store", "webhooks"],
+  "plugins/fleet/src": ["store", "membership", "records", "routing", "verbs"],
   "plugins/files/src": ["watch", "service", "headers", "http", "rpc"],
   "plugins/jail-freebsd/src": ["host", "jails", "zfs", "network", "templates"],
   "plugins/jupyter/src": ["json", "transport", "programs", "kernel", "contexts", "e2b", "server"],

@@ -16,6 +16,8 @@ import { foreignPages } from "../http/clients/foreign-pages.js";
 import { PortConnections } from "../http/proxy/port-connections.js";
 import type { ServedRoute } from "../http/surfaces/surface.js";
 import { Surfaces } from "../http/surfaces/surfaces.js";
+import { KnownPeers } from "../http/peers/peers.js";
+import type { Sandboxes } from "../sandbox/life/sandboxes.js";
 import { Targeting } from "../http/targeting/targeting.js";
 import { Cleanup, type CleanupFailure } from "../kernel/cleanup.js";
 import { type Clock, systemClock } from "../kernel/clock.js";
@@ -180,18 +182,22 @@ async function assemble({ configuration, source, clock, log, cleanup }: Assembly
     patience,
     ledger: () => services.get(Ledger) as Ledger | undefined,
   });
+  const { sandboxes } = domain;
+  const peers = new KnownPeers();
+  const endOf: Sandboxes["endOf"] = async (id) => (await sandboxes.endOf(id)) ?? peers.endOf(id);
   const surfaces = new Surfaces({
     log,
     messageLimitBytes: config.http.messageLimit,
-    explain: (error, request) => explainEnd(error, request, domain.sandboxes),
+    explain: (error, request) => explainEnd(error, request, endOf),
   });
-  const targeting = new Targeting(config.domain, domain.sandboxes, surfaces);
+  const targeting = new Targeting({ domain: config.domain, sandboxes, endOf, surfaces, peers });
   const certificates = readCertificates(config, source);
   const listeners = createListeners(config, certificates, {
     surfaces,
     targeting,
     clientAddresses: new ClientAddresses(config.http.trustedProxies),
     foreignPages: foreignPages({ ...config.http, domain: config.domain }),
+    peers,
     connections: new PortConnections({
       idleTimeoutMs: config.http.proxyIdleTimeout,
       maxIdle: config.http.proxyIdleConnections,
@@ -217,6 +223,7 @@ async function assemble({ configuration, source, clock, log, cleanup }: Assembly
     clock,
     targets: targeting,
     listeners: { all: () => listeners },
+    peers,
     greeting,
   });
 

@@ -1,4 +1,5 @@
 import { Listeners, Targets } from "../http/surfaces/targets.js";
+import { Peers } from "../http/peers/peers.js";
 import { Clock } from "../kernel/clock.js";
 import { Greeting } from "../observe/greeting.js";
 import type { Resolved } from "../plugin/plugin.js";
@@ -27,6 +28,7 @@ const TOKENS = {
   clock: Clock,
   targets: Targets,
   listeners: Listeners,
+  peers: Peers,
   greeting: Greeting,
 } as const;
 

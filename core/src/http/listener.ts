@@ -14,6 +14,7 @@ import type { HttpMetrics } from "../observe/http-metrics.js";
 import type { Logger } from "../observe/logger.js";
 import type { ClientAddresses } from "./clients/client-address.js";
 import { answerPreflight, allowAnyOrigin, asksToNameSandbox } from "./messages/cors.js";
+import type { Arrival, KnownPeers, Peer } from "./peers/peers.js";
 import type { ExchangeLimit } from "./proxy/exchange-limit.js";
 import type { ForeignPages } from "./clients/foreign-pages.js";
 import { SandboxError } from "../kernel/errors.js";
@@ -50,6 +51,7 @@ export interface ListenerServices {
   readonly targeting: Targeting;
   readonly clientAddresses: ClientAddresses;
   readonly foreignPages: ForeignPages;
+  readonly peers: Pick<KnownPeers, "arrivalAt">;
   readonly connections: PortConnections;
   readonly exchanges: ExchangeLimit;
   readonly metrics: HttpMetrics;
@@ -61,8 +63,9 @@ const CLIENT_GONE = new Error("the client is gone");
 const LINGER_MS = 1000;
 const SANE_REQUEST_ID = /^[\w.-]{1,128}$/;
 
-/** Where a request goes: to a port of a program in the sandbox, or to a surface of this server. */
+/** Where a request goes: to a port of a program in the sandbox, to a surface of this server, or to another server. */
 type Destination = { readonly url: URL } & (
+  | { readonly kind: "peer"; readonly target: undefined; readonly peer: Peer }
   | { readonly kind: "proxy"; readonly target: Target }
   | { readonly kind: "surface"; readonly target: Target | undefined; readonly surface: Surface }
 );
@@ -224,15 +227,21 @@ export class HttpListener implements Listener {
     response.once("finish", () => drainThenClose(message));
     try {
       this.#refuseForeign(message);
+      const arrival = this.#services.peers.arrivalAt(this.name, message);
       if (asksToNameSandbox(message)) {
         name();
         allowAnyOrigin(response);
         answerPreflight(response);
         return;
       }
-      const destination = await this.#destination(message);
+      const destination = await this.#destination(message, arrival);
       const request = this.#request({ id, log, message, destination, closing: response });
       surfaceName = request.surface;
+      if (destination.kind === "peer") {
+        routeOf = () => "peer";
+        await destination.peer.relay(request, { message, response });
+        return;
+      }
       if (destination.target !== undefined) cutWhenEnded(destination.target, message.socket, response);
       if (destination.kind === "proxy") {
         const { target } = destination;
@@ -259,7 +268,13 @@ export class HttpListener implements Listener {
         await this.#services.targeting.authorize(request);
         requireTrafficToken(target, message.headers);
       }
-      const admitted = await surface.authorize(request);
+      const admitted = await admit(request, surface, arrival);
+      const peer = arrival === undefined ? await this.#services.targeting.peerOf(admitted) : undefined;
+      if (peer !== undefined) {
+        routeOf = () => "peer";
+        await peer.relay(admitted, { message, response });
+        return;
+      }
       if (target !== undefined) await use.begin(target, request);
       routeOf = () => surface.routeOf(message);
       await surface.serve(admitted, message, response);
@@ -282,8 +297,13 @@ export class HttpListener implements Listener {
     });
     try {
       this.#refuseForeign(message);
-      const destination = await this.#destination(message);
+      const arrival = this.#services.peers.arrivalAt(this.name, message);
+      const destination = await this.#destination(message, arrival);
       const request = this.#request({ id, log, message, destination, closing: socket });
+      if (destination.kind === "peer") {
+        await destination.peer.relayUpgrade(request, { message, socket, head });
+        return;
+      }
       const { target } = destination;
       if (destination.kind === "surface") answerTo = (error) => destination.surface.answerTo(error, request);
       if (target !== undefined) {
@@ -301,7 +321,12 @@ export class HttpListener implements Listener {
         return;
       }
       const { surface } = destination;
-      const admitted = await surface.authorize(request);
+      const admitted = await admit(request, surface, arrival);
+      const peer = arrival === undefined ? await this.#services.targeting.peerOf(admitted) : undefined;
+      if (peer !== undefined) {
+        await peer.relayUpgrade(admitted, { message, socket, head });
+        return;
+      }
       if (target !== undefined) await use.begin(target, request);
       await surface.upgrade(admitted, { message, socket, head });
     } catch (error) {
@@ -309,16 +334,20 @@ export class HttpListener implements Listener {
     }
   }
 
-  async #destination(message: IncomingMessage): Promise<Destination> {
+  async #destination(message: IncomingMessage, arrival: Arrival | undefined): Promise<Destination> {
     // HTTP/1.0 has no Host, and libraries on top rely on one.
     message.headers.host ??= this.name;
     const url = parseUrl(message);
     const { surfaces, targeting } = this.#services;
-    const target = await targeting.find(message, url, this);
+    const name = arrival?.listener ?? this.name;
+    const found =
+      arrival === undefined ? await targeting.find(message, url, this) : targeting.findHere(message);
+    if (found !== undefined && "relay" in found) return { kind: "peer", url, target: undefined, peer: found };
+    const target = found;
     const claiming = target && surfaces.ofPort(target.port);
     if (target !== undefined && claiming === undefined) return { kind: "proxy", url, target };
     requirePlainPath(message, url);
-    return { kind: "surface", url, target, surface: claiming ?? surfaces.get(this.name) };
+    return { kind: "surface", url, target, surface: claiming ?? surfaces.get(name) };
   }
 
   /** @throws SandboxError 400 for an ambiguous host, 403 for a web page from elsewhere at a listener on loopback. */
@@ -363,7 +392,7 @@ export class HttpListener implements Listener {
     });
     return {
       id,
-      surface: destination.kind === "proxy" ? "proxy" : destination.surface.name,
+      surface: destination.kind === "surface" ? destination.surface.name : destination.kind,
       method: message.method ?? "",
       url,
       headers: message.headers,
@@ -375,6 +404,15 @@ export class HttpListener implements Listener {
       principal: undefined,
     };
   }
+}
+
+/** Runs the guards of a surface, unless those of another server have done so. */
+async function admit(
+  request: SurfaceRequest,
+  surface: Surface,
+  arrival: Arrival | undefined,
+): Promise<SurfaceRequest> {
+  return arrival === undefined ? surface.authorize(request) : { ...request, principal: arrival.principal };
 }
 
 function parseUrl({ url = "/" }: IncomingMessage): URL {

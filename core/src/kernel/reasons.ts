@@ -261,6 +261,8 @@ export const REASONS = {
   ...of("unavailable", {
     server_stopping: "The server is stopping. | Try again when it is back.",
     server_busy: "Too many requests wait for the same thing. | Try again.",
+    fleet_fenced: "This server has lost contact with its fleet. | Try again; look at its log and at etcd.",
+    fleet_unavailable: "The fleet cannot do it now. | Try again; look at etcd and at the other servers.",
     store_unavailable: "The server cannot write to its disk. | Free space; look at `/readyz`.",
     log_unavailable: "Output of commands is not logged. | Read the message; see `commands.log`.",
     identity_provider_unavailable: "Keys for tokens cannot be fetched. | See `access.jwt`.",
@@ -293,6 +295,8 @@ export const REASONS = {
     download_link_invalid: "A download link is wrong. | Make a new one.",
     download_link_expired: "A download link has expired. | Make a new one.",
     volume_token_invalid: "There is no such volume, or the token is not its own. | Use its token.",
+    fleet_peer_unknown:
+      "Only other servers of the fleet are served here. | Compare `fleet.secret` on all of them.",
     user_unknown: "The sandbox has no user of this name. | Use one of its `/etc/passwd`.",
   }),
 } as const;

@@ -12,12 +12,14 @@ import { tenantOf } from "./tenant-of.js";
 export async function explainEnd(
   error: unknown,
   request: SurfaceRequest,
-  sandboxes: Sandboxes,
+  endOf: Sandboxes["endOf"],
 ): Promise<unknown> {
   if (!(error instanceof UnknownSandbox)) return error;
   try {
-    const ended = await sandboxes.of(tenantOf(request)).endOf(error.sandboxId);
-    return ended === undefined ? error : new UnknownSandbox(error.sandboxId, describeEnd(ended));
+    const ended = await endOf(error.sandboxId);
+    return ended?.owner !== tenantOf(request)
+      ? error
+      : new UnknownSandbox(error.sandboxId, describeEnd(ended));
   } catch (failure) {
     request.log.error({ err: failure }, "the end of a sandbox could not be looked up");
     return error;

@@ -7,24 +7,27 @@ import { sandboxNotFound } from "../messages/edge-refusal.js";
 import type { HttpError } from "../messages/http-error.js";
 import type { SurfaceRequest, Target } from "../surfaces/surface-request.js";
 import type { Surfaces } from "../surfaces/surfaces.js";
-import { addressOf, invalidAddress, namesDebugSandbox } from "./target.js";
+import type { KnownPeers, Peer } from "../peers/peers.js";
+import { sandboxInPath } from "../peers/sandbox-in-path.js";
+import { type Address, addressOf, invalidAddress, namesDebugSandbox } from "./target.js";
 import type { Listener, TargetResolver, Targets } from "../surfaces/targets.js";
 
+export interface TargetingOptions {
+  readonly domain: string;
+  readonly sandboxes: Pick<Sandboxes, "find" | "use">;
+  /** How a sandbox of any server ended. */
+  readonly endOf: Sandboxes["endOf"];
+  readonly surfaces: Pick<Surfaces, "claimPort">;
+  readonly peers: Pick<KnownPeers, "find">;
+}
+
 export class Targeting implements Targets {
-  readonly #domain: string;
-  readonly #sandboxes: Pick<Sandboxes, "find" | "use" | "endOf">;
-  readonly #surfaces: Pick<Surfaces, "claimPort">;
+  readonly #options: TargetingOptions;
   readonly #resolvers: TargetResolver[] = [];
   readonly #guards: Guard[] = [];
 
-  constructor(
-    domain: string,
-    sandboxes: Pick<Sandboxes, "find" | "use" | "endOf">,
-    surfaces: Pick<Surfaces, "claimPort">,
-  ) {
-    this.#surfaces = surfaces;
-    this.#domain = domain;
-    this.#sandboxes = sandboxes;
+  constructor(options: TargetingOptions) {
+    this.#options = options;
   }
 
   add(resolver: TargetResolver): void {
@@ -41,20 +44,23 @@ export class Targeting implements Targets {
   }
 
   claimPort(port: number, surface: string): void {
-    this.#surfaces.claimPort(port, surface);
+    this.#options.surfaces.claimPort(port, surface);
   }
 
   /**
+   * The sandbox that a request is addressed to, or the server that has it.
    * @throws HttpError 400 for an invalid address, 502 for a sandbox that does not serve. One answer stands for unknown,
    * ended and foreign ones alike; with the token of an ended one it says how it ended.
    */
-  async find(message: IncomingMessage, url: URL, listener: Listener): Promise<Target | undefined> {
-    const address = addressOf(message.headers, this.#domain);
+  async find(message: IncomingMessage, url: URL, listener: Listener): Promise<Target | Peer | undefined> {
+    const address = addressOf(message.headers, this.#options.domain);
     if (address !== undefined) {
-      const sandbox = this.#sandboxes.find(address.sandboxId);
-      if (sandbox === undefined) throw await this.#lost(address.sandboxId, message);
-      if (!sandbox.isReachable) throw sandboxNotFound(address.sandboxId);
-      return { sandbox, port: address.port };
+      const { sandboxId } = address;
+      const target = this.#targetAt(address);
+      if (target !== undefined) return target;
+      const peer = await this.#options.peers.find(sandboxId);
+      if (peer === undefined) throw await this.#lost(sandboxId, message);
+      return peer;
     }
     for (const resolve of this.#resolvers) {
       const target = await resolve(message, url, listener);
@@ -68,6 +74,30 @@ export class Targeting implements Targets {
     return undefined;
   }
 
+  /** As `find`, for a request that another server has passed on: it goes no further. */
+  findHere({ headers }: IncomingMessage): Target | undefined {
+    const address = addressOf(headers, this.#options.domain);
+    if (address === undefined) return undefined;
+    const target = this.#targetAt(address);
+    if (target === undefined) throw sandboxNotFound(address.sandboxId);
+    return target;
+  }
+
+  /** The server that has the sandbox of an authorized request to an API; undefined when this one has it, or none. */
+  async peerOf({ url, target }: SurfaceRequest): Promise<Peer | undefined> {
+    const id = target === undefined ? sandboxInPath(url.pathname) : undefined;
+    return id === undefined || this.#options.sandboxes.find(id) !== undefined
+      ? undefined
+      : this.#options.peers.find(id);
+  }
+
+  #targetAt({ sandboxId, port }: Address): Target | undefined {
+    const sandbox = this.#options.sandboxes.find(sandboxId);
+    if (sandbox === undefined) return undefined;
+    if (!sandbox.isReachable) throw sandboxNotFound(sandboxId);
+    return { sandbox, port };
+  }
+
   /**
    * Notes the use by an authorized request, which may resume the sandbox.
    * @returns the function to call when the request is done.
@@ -77,7 +107,7 @@ export class Targeting implements Targets {
   async use({ sandbox }: Target, { surface, method, url }: SurfaceRequest): Promise<() => void> {
     if (sandbox.ended.aborted) throw sandboxNotFound(sandbox.record.id);
     const isProbe = surface !== "proxy" && method === "GET" && url.pathname === "/health";
-    if (!isProbe) return this.#sandboxes.use(sandbox);
+    if (!isProbe) return this.#options.sandboxes.use(sandbox);
     if (sandbox.record.state !== "running") throw sandboxNotFound(sandbox.record.id);
     return () => {};
   }
@@ -85,7 +115,7 @@ export class Targeting implements Targets {
   async #lost(sandboxId: string, { headers }: IncomingMessage): Promise<HttpError> {
     const token = headers["x-access-token"];
     if (typeof token !== "string") return sandboxNotFound(sandboxId);
-    const ended = await this.#sandboxes.endOf(sandboxId).catch(() => undefined);
+    const ended = await this.#options.endOf(sandboxId).catch(() => undefined);
     const isOwner = ended?.accessTokenDigest !== undefined && isDigestOf(ended.accessTokenDigest, token);
     return sandboxNotFound(sandboxId, isOwner ? describeEnd(ended) : undefined);
   }

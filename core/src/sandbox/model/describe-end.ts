@@ -7,6 +7,7 @@ export const END_REASONS: Readonly<Record<EndReason, string>> = {
   "out of memory": "it ran out of memory",
   "out of disk": "it used more disk than it may",
   "backend lost": "its backend lost it",
+  "server lost": "its server was lost",
   "shutdown": "its server was shut down",
 };
 

@@ -15,6 +15,7 @@ export type EndReason =
   | "out of memory"
   | "out of disk"
   | "backend lost"
+  | "server lost"
   | "shutdown";
 
 /** Identifies repeated requests for one creation. */

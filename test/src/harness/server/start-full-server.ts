@@ -31,6 +31,8 @@ export interface FullServerOptions {
   readonly host?: FreebsdHost;
   /** Overrides of the server's configuration, by top-level key. */
   readonly server?: Readonly<Record<string, unknown>>;
+  /** Plugins beside those of `npm start`. */
+  readonly more?: readonly (readonly [plugin: Plugin, settings: unknown])[];
   /** Overrides of plugins' settings, by name. */
   readonly settings?: Readonly<Record<string, Readonly<Record<string, unknown>>>>;
 }
@@ -43,6 +45,7 @@ export async function startFullServer({
   backend: backendName = "local-process",
   host,
   server = {},
+  more = [],
   settings = {},
 }: FullServerOptions = {}): Promise<TestServer> {
   const settingsOf = (name: string, own: Readonly<Record<string, unknown>> = {}) => ({
@@ -82,6 +85,7 @@ export async function startFullServer({
         [shellSessions, settingsOf("shell-sessions")],
         [legacyShims, settingsOf("legacy-shims")],
         [backend, settingsOf(backendName, { ...backendSettings })],
+        ...more,
       ],
     });
   } catch (error) {

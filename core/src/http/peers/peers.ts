@@ -1,0 +1,77 @@
+import type { IncomingMessage, ServerResponse } from "node:http";
+import type { Duplex } from "node:stream";
+import { createToken } from "../../kernel/token.js";
+import type { SandboxId } from "../../sandbox/contract/backend.js";
+import type { EndedSandbox } from "../../sandbox/ledger/ledger.js";
+import type { Principal } from "../surfaces/principal.js";
+import type { SurfaceRequest } from "../surfaces/surface-request.js";
+
+/** Another server, which has a sandbox. */
+export interface Peer {
+  /**
+   * Passes a request on, and its answer back. Resolves when the exchange is over.
+   * @throws SandboxError or HttpError as long as nothing was answered.
+   */
+  relay(
+    request: SurfaceRequest,
+    exchange: { readonly message: IncomingMessage; readonly response: ServerResponse },
+  ): Promise<void>;
+  /** As `relay`, for an upgrade. */
+  relayUpgrade(
+    request: SurfaceRequest,
+    upgrade: { readonly message: IncomingMessage; readonly socket: Duplex; readonly head: Buffer },
+  ): Promise<void>;
+}
+
+/** What another server has told of a request that it passes on. */
+export interface Arrival {
+  /** Name of the listener that its client reached, whose surface serves it here. */
+  readonly listener: string;
+  /** Sender, as that server's guards named it; undefined where they did not run. */
+  readonly principal: Principal | undefined;
+}
+
+/** Finds the servers of sandboxes that this one does not have. */
+export interface PeerFinder {
+  /** Name of the listener for requests of other servers. It serves nothing else. */
+  readonly listener: string;
+  /** @throws SandboxError unless the sender is a peer. */
+  arrivalOf(message: IncomingMessage): Arrival;
+  /**
+   * The server that has a sandbox; undefined when none has. @throws SandboxError while that cannot be told.
+   */
+  find(id: SandboxId): Promise<Peer | undefined>;
+  /** The end of a sandbox whose server was lost. */
+  endOf(id: SandboxId): EndedSandbox | undefined;
+}
+
+/** Other servers, where a plugin knows some. */
+export interface Peers {
+  /** Sets the finder, once. */
+  use(finder: PeerFinder): void;
+}
+
+export const Peers = createToken<Peers>("peers");
+
+/** The finder of this server, if it has one. */
+export class KnownPeers implements Peers {
+  #finder: PeerFinder | undefined;
+
+  use(finder: PeerFinder): void {
+    if (this.#finder !== undefined) throw new Error("another plugin knows the peers of this server");
+    this.#finder = finder;
+  }
+
+  /** Undefined at a listener for clients. @throws SandboxError */
+  arrivalAt(listener: string, message: IncomingMessage): Arrival | undefined {
+    return this.#finder?.listener === listener ? this.#finder.arrivalOf(message) : undefined;
+  }
+
+  async find(id: SandboxId): Promise<Peer | undefined> {
+    return this.#finder?.find(id);
+  }
+
+  endOf(id: SandboxId): EndedSandbox | undefined {
+    return this.#finder?.endOf(id);
+  }
+}

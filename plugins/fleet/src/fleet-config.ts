@@ -1,0 +1,62 @@
+import { duration } from "@coppice/core";
+import { z } from "zod";
+
+const name = z.string().regex(/^[a-z0-9][a-z0-9.-]{0,62}$/, "expected letters, digits, dots and dashes");
+const url = z.url({ protocol: /^https?$/, error: "expected a URL such as http://10.0.0.1:2379" });
+const file = z.string().min(1);
+
+const etcd = z.strictObject({
+  endpoints: z.array(url).min(1).describe("URLs of its members; any of them answers for all."),
+  user: z.string().optional().describe("Where the cluster has authentication."),
+  password: z.string().optional().describe("Of that user."),
+  ca: file
+    .optional()
+    .describe("PEM file with the authority of its certificates, where the system's do not do."),
+  cert: file.optional().describe("PEM file with this server's certificate, where members ask for one."),
+  key: file.optional().describe("PEM file with the key of that certificate."),
+  prefix: z
+    .string()
+    .regex(/^\/[\x21-\x7e]*\/$/, "expected a path such as /coppice/")
+    .default("/coppice/")
+    .describe("Of all keys: fleets with unlike ones share a cluster."),
+  timeout: duration("3s").describe("Time that a member has to answer."),
+});
+
+export const fleetConfig = z.strictObject({
+  node: name
+    .optional()
+    .describe("Name of this server, which no other one of the fleet has; the host's when absent."),
+  listener: z
+    .string()
+    .default("fleet")
+    .describe("Listener of this server for the others; it serves nothing else."),
+  address: url.describe("URL of that listener, as the others reach it."),
+  secret: z
+    .string()
+    .min(32, "expected at least 32 characters")
+    .describe("The same on all servers of the fleet."),
+  ca: file
+    .optional()
+    .describe("PEM file with the authority of the others' certificates, where the system's do not do."),
+  etcd: etcd.optional().describe("The fleet's store, for servers on several hosts."),
+  file: file
+    .optional()
+    .describe("An SQLite file as the fleet's store in place of etcd, for several servers on one host."),
+  lease: duration("10s").describe(
+    "Time after which a silent server is taken for lost, and stops serving by itself; whole seconds.",
+  ),
+  restart: duration("60s").describe(
+    "Time that a server which was stopped has to come back to its sandboxes.",
+  ),
+  lostKept: duration("1d").describe("How long the loss of a sandbox is told."),
+  connectTimeout: duration("3s").describe("Time for a connection to another server."),
+  maxLookups: z
+    .int()
+    .positive()
+    .default(64)
+    .describe(
+      "Requests for unknown sandboxes that may ask the store at one time; further ones are not found.",
+    ),
+});
+
+export type FleetConfig = z.infer<typeof fleetConfig>;

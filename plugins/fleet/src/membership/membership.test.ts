@@ -1,0 +1,183 @@
+import assert from "node:assert/strict";
+import { mkdtemp, rm } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { setImmediate } from "node:timers/promises";
+import { describe, it } from "node:test";
+import { fakeClock, type FakeClock } from "@coppice/core/testing";
+import { SqliteStore } from "../store/sqlite/sqlite-store.js";
+import { type FleetStore, StoreUnavailable } from "../store/fleet-store.js";
+import { Fence } from "./fence.js";
+import { Membership } from "./membership.js";
+import { nodeOf } from "./node-record.js";
+
+const LEASE_MS = 10_000;
+
+interface Fleet extends AsyncDisposable {
+  readonly clock: FakeClock;
+  readonly store: FleetStore;
+  /** False: the store cannot be reached by members. */
+  isReachable: boolean;
+  member(node: string, identity?: string): Watched;
+}
+
+interface Watched {
+  readonly membership: Membership;
+  readonly happened: string[];
+}
+
+async function openFleet(): Promise<Fleet> {
+  const directory = await mkdtemp(join(tmpdir(), "coppice-test-"));
+  const clock = fakeClock();
+  const store = new SqliteStore({
+    path: join(directory, "fleet.sqlite"),
+    clock,
+    pollMs: 5,
+    keptRevisions: 100,
+  });
+  const started: Membership[] = [];
+  const fleet: Fleet = {
+    clock,
+    store,
+    isReachable: true,
+    member(node, identity = node) {
+      const reachable: FleetStore = new Proxy(store, {
+        get(target, name: keyof FleetStore) {
+          const method = target[name] as (...args: unknown[]) => unknown;
+          return async (...args: unknown[]) => {
+            if (!fleet.isReachable) throw new StoreUnavailable("unreachable");
+            return method.apply(target, args);
+          };
+        },
+      });
+      const membership = new Membership({
+        store: reachable,
+        node,
+        identity: () => identity,
+        address: () => `http://${node}`,
+        version: "1",
+        leaseMs: LEASE_MS,
+        restartMs: 6 * LEASE_MS,
+        clock,
+        monotonic: () => clock.now(),
+        log: { info() {}, warn() {}, error() {} },
+      });
+      const happened: string[] = [];
+      membership.onJoined(() => void happened.push("joined"));
+      membership.onFenced(() => void happened.push("fenced"));
+      started.push(membership);
+      return { membership, happened };
+    },
+    async [Symbol.asyncDispose]() {
+      fleet.isReachable = true;
+      for (const membership of started) await membership.stop(false);
+      await store.close();
+      await rm(directory, { recursive: true });
+    },
+  };
+  return fleet;
+}
+
+/** Time passes in steps, so that renewals have their answers between them. */
+async function pass(clock: FakeClock, ms: number): Promise<void> {
+  for (let passed = 0; passed < ms; passed += 500) {
+    await clock.advance(500);
+    for (let turn = 0; turn < 5; turn += 1) await setImmediate();
+  }
+}
+
+describe("a member of a fleet", () => {
+  it("stays one as long as it renews its lease, and leaves at once when it stops", async () => {
+    await using fleet = await openFleet();
+    const { membership, happened } = fleet.member("one");
+    await membership.start();
+    await pass(fleet.clock, 5 * LEASE_MS);
+    membership.require();
+    assert.ok(await fleet.store.get("nodes/one"));
+    await membership.stop(false);
+    assert.equal(await fleet.store.get("nodes/one"), undefined);
+    assert.throws(() => membership.require(), { code: "unavailable" });
+    assert.deepEqual(happened, ["joined", "fenced"]);
+  });
+
+  it("stops acting before its lease ends where the store cannot be reached, and goes on if it never ended", async () => {
+    await using fleet = await openFleet();
+    const { membership, happened } = fleet.member("one");
+    await membership.start();
+    const { check } = membership;
+    fleet.isReachable = false;
+    await pass(fleet.clock, LEASE_MS - 500);
+    assert.throws(() => membership.require(), { code: "unavailable" });
+    assert.throws(() => membership.check, { code: "unavailable" });
+    assert.ok(await fleet.store.get("nodes/one"), "it was fenced after its lease had ended");
+    fleet.isReachable = true;
+    await pass(fleet.clock, 500);
+    membership.require();
+    assert.deepEqual(membership.check, check);
+    assert.deepEqual(happened, ["joined", "fenced"]);
+  });
+
+  it("joins again after its lease has ended, as another member to all commits", async () => {
+    await using fleet = await openFleet();
+    const { membership, happened } = fleet.member("one");
+    await membership.start();
+    const { check } = membership;
+    fleet.isReachable = false;
+    await pass(fleet.clock, 2 * LEASE_MS);
+    assert.equal(await fleet.store.get("nodes/one"), undefined);
+    fleet.isReachable = true;
+    await pass(fleet.clock, LEASE_MS);
+    membership.require();
+    assert.deepEqual(happened, ["joined", "fenced", "joined"]);
+    assert.equal(await fleet.store.commit([check], [{ put: "x", value: "of the former member" }]), undefined);
+    assert.ok(await fleet.store.commit([membership.check], [{ put: "x", value: "of this one" }]));
+  });
+
+  it("has its place kept for a while when it will be back", async () => {
+    await using fleet = await openFleet();
+    const { membership } = fleet.member("one");
+    await membership.start();
+    await membership.stop(true);
+    await pass(fleet.clock, 2 * LEASE_MS);
+    const found = await fleet.store.get("nodes/one");
+    assert.ok(found && nodeOf(found)?.stoppedAtMs !== undefined);
+    const again = fleet.member("one");
+    await again.membership.start();
+    again.membership.require();
+    await again.membership.stop(true);
+    await pass(fleet.clock, 6 * LEASE_MS);
+    assert.equal(await fleet.store.get("nodes/one"), undefined);
+  });
+
+  it("takes its own name back after a crash, but not that of another server", async () => {
+    await using fleet = await openFleet();
+    const before = fleet.member("one", "same");
+    await before.membership.start();
+    const { check } = before.membership;
+    await fleet.member("one", "same").membership.start();
+    assert.equal(await fleet.store.commit([check], [{ put: "x", value: "of the crashed one" }]), undefined);
+    await assert.rejects(
+      fleet.member("one", "another").membership.start(),
+      /another server .* has the name 'one'/,
+    );
+  });
+});
+
+describe("a fence", () => {
+  it("closes by whichever clock is ahead", () => {
+    let wallMs = 1000;
+    let monotonicMs = 0;
+    const fence = new Fence({ clock: { now: () => wallMs }, monotonic: () => monotonicMs, marginMs: 1000 });
+    assert.equal(fence.isOpen, false);
+    fence.extend(fence.moment(), 10_000);
+    assert.equal(fence.leftMs, 9000);
+    // The machine slept.
+    wallMs += 9000;
+    assert.equal(fence.isOpen, false);
+    fence.extend(fence.moment(), 10_000);
+    // Somebody set the time back, and this process was stopped.
+    wallMs -= 3_600_000;
+    monotonicMs += 9000;
+    assert.equal(fence.isOpen, false);
+  });
+});

@@ -1,0 +1,207 @@
+import { type Clock, type Logger, SandboxError } from "@coppice/core";
+import {
+  type Check,
+  type FleetStore,
+  type Lease,
+  StoreUnavailable,
+  UnknownOutcome,
+} from "../store/fleet-store.js";
+import { Fence } from "./fence.js";
+import { NODES, nodeOf, nodeText } from "./node-record.js";
+
+export interface MembershipOptions {
+  readonly store: FleetStore;
+  /** This server's name in the fleet. */
+  readonly node: string;
+  readonly identity: () => string;
+  readonly address: () => string;
+  readonly version: string;
+  readonly leaseMs: number;
+  /** Time that a stopped server has to come back. */
+  readonly restartMs: number;
+  readonly clock: Clock;
+  readonly monotonic?: () => number;
+  readonly log: Pick<Logger, "info" | "warn" | "error">;
+}
+
+interface Joined {
+  readonly lease: Lease;
+  readonly revision: number;
+}
+
+/** Renewals in the time of a lease: two may fail. */
+const RENEWALS = 3;
+/** Part of a lease that is not used. */
+const MARGIN = 0.1;
+
+/**
+ * The membership of this server: a key with a lease, which it renews. Once it cannot, its fence closes before the
+ * others see it gone.
+ */
+export class Membership {
+  readonly #options: MembershipOptions;
+  readonly fence: Fence;
+  readonly #stopping = new AbortController();
+  readonly #joinedListeners: (() => void | Promise<void>)[] = [];
+  readonly #fencedListeners: (() => void)[] = [];
+  #joined: Joined | undefined;
+  #isFenced = true;
+  #cancelRenewal = (): void => {};
+  #cancelFencing = (): void => {};
+  #turn: Promise<void> = Promise.resolve();
+
+  constructor(options: MembershipOptions) {
+    const { clock, monotonic, leaseMs } = options;
+    this.#options = options;
+    this.fence = new Fence({ clock, marginMs: leaseMs * MARGIN, ...(monotonic && { monotonic }) });
+  }
+
+  /** Called after each joining, before this server acts as a member: what it holds is compared with the record. */
+  onJoined(listener: () => void | Promise<void>): void {
+    this.#joinedListeners.push(listener);
+  }
+
+  /** Called when this server may not act for the fleet any more, until it has joined again. */
+  onFenced(listener: () => void): void {
+    this.#fencedListeners.push(listener);
+  }
+
+  /** Part of every commit that a member makes: false once it is none any more. @throws SandboxError fleet_fenced */
+  get check(): Check {
+    const joined = this.#joined;
+    if (joined === undefined || !this.fence.isOpen) throw fenced();
+    return { key: NODES + this.#options.node, modRevision: joined.revision };
+  }
+
+  /** @throws SandboxError fleet_fenced while this server may not act for the fleet. */
+  require(): void {
+    if (this.#isFenced || !this.fence.isOpen) throw fenced();
+  }
+
+  /** Joins, and stays a member. @throws StoreUnavailable; Error when another server has the name. */
+  async start(): Promise<void> {
+    await this.#join();
+    this.#schedule();
+  }
+
+  /**
+   * Stops being a member.
+   * @param isExpected true when it has sandboxes that its next start takes over: the others keep its place so long.
+   */
+  async stop(isExpected: boolean): Promise<void> {
+    const { store, log, restartMs } = this.#options;
+    this.#stopping.abort();
+    this.#cancelRenewal();
+    await this.#turn;
+    const joined = this.#joined;
+    try {
+      if (joined !== undefined && isExpected) await this.#keepPlace(this.check, await store.grant(restartMs));
+      if (joined !== undefined) await store.revoke(joined.lease);
+    } catch (error) {
+      log.warn({ err: error }, "the fleet was not told that this server stops");
+    } finally {
+      this.#joined = undefined;
+      this.#close();
+    }
+  }
+
+  async #keepPlace(check: Check, lease: Lease): Promise<void> {
+    const { store, clock } = this.#options;
+    await store.commit([check], [{ put: check.key, value: this.#text(clock.now()), lease }]);
+  }
+
+  async #join(): Promise<void> {
+    const { store, node, leaseMs, log } = this.#options;
+    const asked = this.fence.moment();
+    const lease = await store.grant(leaseMs);
+    try {
+      const revision = await this.#putNode(lease);
+      this.#joined = { lease, revision };
+      // For the listeners, whose commits are checked; requests are served after them.
+      this.fence.extend(asked, lease.ttlMs);
+      for (const listener of this.#joinedListeners) await listener();
+    } catch (error) {
+      this.#joined = undefined;
+      this.#close();
+      await store.revoke(lease).catch(() => undefined);
+      throw error;
+    }
+    this.#open();
+    log.info({ node }, "this server is a member of the fleet");
+  }
+
+  async #putNode(lease: Lease): Promise<number> {
+    const { store, node, identity } = this.#options;
+    const key = NODES + node;
+    const found = await store.get(key);
+    if (found !== undefined && nodeOf(found)?.identity !== identity())
+      throw new Error(`another server of the fleet has the name '${node}': set fleet.node`);
+    const check = { key, modRevision: found?.modRevision ?? 0 };
+    const revision = await store.commit([check], [{ put: key, value: this.#text(), lease }]);
+    if (revision === undefined) throw new StoreUnavailable(`the key of '${node}' has changed meanwhile`);
+    return revision;
+  }
+
+  #text(stoppedAtMs?: number): string {
+    const { identity, address, version, clock } = this.#options;
+    const joinedAtMs = clock.now();
+    return nodeText({ identity: identity(), address: address(), version, joinedAtMs, stoppedAtMs });
+  }
+
+  #schedule(): void {
+    const { clock, leaseMs } = this.#options;
+    if (this.#stopping.signal.aborted) return;
+    this.#cancelRenewal = clock.after(leaseMs / RENEWALS, () => {
+      this.#turn = this.#renew().finally(() => this.#schedule());
+    });
+  }
+
+  async #renew(): Promise<void> {
+    const { store, log } = this.#options;
+    const { signal } = this.#stopping;
+    try {
+      const joined = this.#joined;
+      if (joined === undefined) return await this.#join();
+      const asked = this.fence.moment();
+      if (await store.renew(joined.lease, signal)) {
+        // Also one that was closed meanwhile: the lease never ended, so nobody has taken anything from this server.
+        this.fence.extend(asked, joined.lease.ttlMs);
+        return this.#open();
+      }
+      log.warn("the lease of this server has ended; it joins the fleet again");
+      this.#joined = undefined;
+      this.#close();
+      await this.#join();
+    } catch (error) {
+      if (signal.aborted) return;
+      const isExpected = error instanceof StoreUnavailable || error instanceof UnknownOutcome;
+      log[isExpected ? "warn" : "error"]({ err: error }, "this server could not renew its lease");
+    }
+  }
+
+  /** Until the fence closes by itself. */
+  #open(): void {
+    this.#isFenced = false;
+    this.#cancelFencing();
+    this.#cancelFencing = this.#options.clock.after(this.fence.leftMs, () => {
+      if (this.fence.isOpen) this.#open();
+      else this.#close();
+    });
+  }
+
+  #close(): void {
+    this.#cancelFencing();
+    this.fence.close();
+    if (this.#isFenced) return;
+    this.#isFenced = true;
+    this.#options.log.warn("this server may not act for the fleet until it has joined again");
+    for (const listener of this.#fencedListeners) listener();
+  }
+}
+
+function fenced(): SandboxError {
+  return new SandboxError(
+    "fleet_fenced",
+    "this server has lost its place in the fleet for now, please retry",
+  );
+}

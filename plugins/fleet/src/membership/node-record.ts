@@ -1,0 +1,35 @@
+import { z } from "zod";
+import type { Entry } from "../store/fleet-store.js";
+
+/** Keys of members; each has the lease of its server. */
+export const NODES = "nodes/";
+
+const record = z.object({
+  /** Of its data directory: tells a restart of a server from another one that was given its name. */
+  identity: z.string(),
+  /** Where the others reach it. */
+  address: z.string(),
+  version: z.string(),
+  joinedAtMs: z.number(),
+  /** Of one that was stopped and is expected back: it serves nothing meanwhile. */
+  stoppedAtMs: z.number().optional(),
+});
+
+/** A member of the fleet, as the others know it. */
+export interface NodeRecord extends z.infer<typeof record> {
+  /** Of its joining: what it commits is checked against it, so that a former member changes nothing. */
+  readonly revision: number;
+}
+
+/** Undefined for an entry that a newer version may have written. */
+export function nodeOf({ value, modRevision }: Entry): NodeRecord | undefined {
+  try {
+    return { ...record.parse(JSON.parse(value)), revision: modRevision };
+  } catch {
+    return undefined;
+  }
+}
+
+export function nodeText(node: z.infer<typeof record>): string {
+  return JSON.stringify(node);
+}

@@ -1,0 +1,130 @@
+import { readFileSync } from "node:fs";
+import { hostname } from "node:os";
+import { join } from "node:path";
+import {
+  Clock,
+  definePlugin,
+  type Listener,
+  Listeners,
+  Peers,
+  Sandboxes,
+  Startups,
+  Targets,
+} from "@coppice/core";
+import { fleetConfig } from "./fleet-config.js";
+import { readIdentity } from "./membership/identity.js";
+import { Membership } from "./membership/membership.js";
+import { NODES, nodeOf } from "./membership/node-record.js";
+import { SANDBOXES, sandboxOf } from "./records/fleet-sandbox.js";
+import { LostSandboxes } from "./records/lost-sandboxes.js";
+import { OwnSandboxes } from "./records/own-sandboxes.js";
+import { FleetPeers } from "./routing/fleet-peers.js";
+import { KeyView } from "./store/key-view.js";
+import { openStore } from "./store/open-store.js";
+import { fleetStatus } from "./verbs/fleet-status.js";
+
+const PACKAGE = new URL("../package.json", import.meta.url);
+const IDENTITY = "identity";
+
+/** Several servers as one: each has its own sandboxes, and passes requests for those of the others on to them. */
+export const plugin = definePlugin({
+  name: "fleet",
+  config: fleetConfig,
+  requires: {
+    clock: Clock,
+    listeners: Listeners,
+    peers: Peers,
+    sandboxes: Sandboxes,
+    startups: Startups,
+    targets: Targets,
+  },
+  verbs: { fleet: { status: fleetStatus } },
+  setup(context, { clock, listeners, peers, sandboxes, startups, targets }) {
+    const { config, log } = context;
+    const { secret, address, connectTimeout: connectMs, maxLookups } = config;
+    const node = config.node ?? hostname().toLowerCase();
+    const store = openStore(config, clock);
+    context.onStop(() => store.close());
+
+    const { version } = JSON.parse(readFileSync(PACKAGE, "utf8")) as { readonly version: string };
+    let identity = "";
+    const membership = new Membership({
+      store,
+      node,
+      identity: () => identity,
+      address: () => address,
+      version,
+      leaseMs: config.lease,
+      restartMs: config.restart,
+      clock,
+      log,
+    });
+    const nodes = new KeyView({
+      store,
+      prefix: NODES,
+      parse: nodeOf,
+      onChange: (_, now) => now ?? lost.lookSoon(),
+      log,
+    });
+    const found = new KeyView({ store, prefix: SANDBOXES, parse: sandboxOf, log });
+    const own = new OwnSandboxes({ store, membership, node, sandboxes, clock, log });
+    const lost = new LostSandboxes({
+      store,
+      membership,
+      node,
+      nodes,
+      sandboxes: found,
+      keptMs: config.lostKept,
+      clock,
+      log,
+    });
+    membership.onJoined(() => own.reconcile());
+    membership.onJoined(() => lost.lookSoon());
+    startups.add(own);
+    context.onStart(async () => {
+      requireListener(config, listeners.all());
+      identity = await readIdentity(join(context.dataDir(), IDENTITY));
+      context.onStop(() => Promise.all([nodes.stop(), found.stop()]));
+      await nodes.start();
+      await found.start();
+      context.onStop(() => membership.stop(own.hasLasting));
+      await membership.start();
+      context.onStop(() => own.stop());
+      context.onStop(() => lost.stop());
+    });
+
+    const router = new FleetPeers({
+      listener: config.listener,
+      node,
+      secret,
+      store,
+      nodes,
+      sandboxes: found,
+      requireMember: () => membership.require(),
+      tls: config.ca === undefined ? {} : { ca: readFileSync(config.ca, "utf8") },
+      connectMs,
+      maxLookups,
+    });
+    context.onStop(() => router.close());
+    peers.use(router);
+    targets.guard(() => membership.require());
+    context.guard("api", () => membership.require());
+    // Requests of other servers alone come to it, and they have shown who they are.
+    context.guard(config.listener, () => membership.require());
+    context.http(config.listener).get("/node", (ctx) => {
+      ctx.body = { node, version };
+    });
+    context.health("fleet", async () => membership.require());
+  },
+});
+
+/** @throws Error for a listener that is missing, or that others reach without TLS and without a word of the operator. */
+function requireListener({ listener }: { readonly listener: string }, listeners: readonly Listener[]): void {
+  const found = listeners.find(({ name }) => name === listener);
+  if (found === undefined)
+    throw new Error(`listeners has no '${listener}', where other servers reach this one`);
+  if (!found.isLoopback && !found.tls && !found.insecure)
+    throw new Error(
+      `listener '${listener}' is on ${found.host} without TLS, and its requests have the fleet's secret: give it a certificate, or say listeners.${listener}.insecure: true`,
+    );
+}

@@ -1,0 +1,94 @@
+import type { Clock, Logger } from "@coppice/core";
+import type { Membership } from "../membership/membership.js";
+import { NODES, type NodeRecord } from "../membership/node-record.js";
+import type { Check, FleetStore } from "../store/fleet-store.js";
+import type { KeyView } from "../store/key-view.js";
+import { type FleetSandbox, SANDBOXES, sandboxText } from "./fleet-sandbox.js";
+
+export interface LostSandboxesOptions {
+  readonly store: FleetStore;
+  readonly membership: Pick<Membership, "check">;
+  readonly node: string;
+  readonly nodes: Pick<KeyView<NodeRecord>, "get" | "entries">;
+  readonly sandboxes: Pick<KeyView<FleetSandbox>, "get" | "entries">;
+  /** How long a lost sandbox is remembered. */
+  readonly keptMs: number;
+  readonly clock: Clock;
+  readonly log: Pick<Logger, "warn">;
+}
+
+/** Each member waits so long for those before it, so that the work is usually done once. */
+const TURN_MS = 300;
+const RETRY_MS = 2000;
+/** Sandboxes of one commit, which has a check for each. */
+const BATCH = 50;
+
+/** Marks the sandboxes of members that are gone as lost, so that every server tells their clients. */
+export class LostSandboxes {
+  readonly #options: LostSandboxesOptions;
+  #cancel = (): void => {};
+  #isStopped = false;
+
+  constructor(options: LostSandboxesOptions) {
+    this.#options = options;
+  }
+
+  /** Call after each joining, and when a member is gone. */
+  lookSoon(delayMs = this.#turn() * TURN_MS): void {
+    this.#cancel();
+    if (!this.#isStopped) this.#cancel = this.#options.clock.after(delayMs, () => void this.#look());
+  }
+
+  stop(): void {
+    this.#isStopped = true;
+    this.#cancel();
+  }
+
+  /** This member's place among all, by their names. */
+  #turn(): number {
+    const { nodes, node } = this.#options;
+    return [...nodes.entries()].filter(([name, { stoppedAtMs }]) => name < node && stoppedAtMs === undefined)
+      .length;
+  }
+
+  async #look(): Promise<void> {
+    const { nodes, sandboxes, log } = this.#options;
+    const lost = Map.groupBy(
+      [...sandboxes.entries()].filter(
+        ([, { node, lostAtMs }]) => lostAtMs === undefined && nodes.get(node) === undefined,
+      ),
+      ([, { node }]) => node,
+    );
+    try {
+      for (const [node, found] of lost) {
+        for (let at = 0; at < found.length; at += BATCH) await this.#mark(node, found.slice(at, at + BATCH));
+        log.warn({ node, count: found.length }, "the sandboxes of a server that is gone are lost");
+      }
+    } catch (error) {
+      log.warn({ err: error }, "lost sandboxes could not be marked yet");
+      this.lookSoon(RETRY_MS);
+    }
+  }
+
+  /** Marks those whose records have not changed, if their server is still gone. */
+  async #mark(node: string, found: readonly (readonly [string, FleetSandbox])[]): Promise<void> {
+    const { store, membership, clock, keptMs } = this.#options;
+    const checks: Check[] = [
+      membership.check,
+      { key: NODES + node, createRevision: 0 },
+      ...found.map(([id, { revision }]) => ({ key: SANDBOXES + id, modRevision: revision })),
+    ];
+    const lease = await store.grant(keptMs);
+    const lostAtMs = clock.now();
+    const changes = found.map(([id, known]) => ({
+      put: SANDBOXES + id,
+      value: sandboxText({ ...known, lostAtMs }),
+      lease,
+    }));
+    const isDone = (await store.commit(checks, changes)) !== undefined;
+    if (isDone) return;
+    await store.revoke(lease);
+    // One of them changed: another member did the same, or its server is back.
+    if (found.length > 1) for (const one of found) await this.#mark(node, [one]);
+  }
+}

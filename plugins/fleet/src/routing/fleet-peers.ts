@@ -1,0 +1,119 @@
+import { type IncomingMessage, Agent as HttpAgent } from "node:http";
+import { Agent as HttpsAgent } from "node:https";
+import {
+  type Arrival,
+  type EndedSandbox,
+  type Peer,
+  type PeerFinder,
+  SandboxError,
+  type SandboxId,
+} from "@coppice/core";
+import type { NodeRecord } from "../membership/node-record.js";
+import { type FleetSandbox, SANDBOXES, sandboxOf } from "../records/fleet-sandbox.js";
+import type { FleetStore } from "../store/fleet-store.js";
+import type { KeyView } from "../store/key-view.js";
+import { takeArrival } from "./fleet-headers.js";
+import { HttpPeer, type PeerConnections } from "./http-peer.js";
+
+export interface FleetPeersOptions {
+  /** Name of the listener for other servers. */
+  readonly listener: string;
+  readonly node: string;
+  readonly secret: string;
+  readonly store: FleetStore;
+  readonly nodes: Pick<KeyView<NodeRecord>, "get">;
+  readonly sandboxes: Pick<KeyView<FleetSandbox>, "get">;
+  /** Throws while this server may not act for the fleet. */
+  readonly requireMember: () => void;
+  readonly tls: { readonly ca?: string };
+  readonly connectMs: number;
+  /** Most look-ups of unknown ids at one time. */
+  readonly maxLookups: number;
+}
+
+/** The servers of the fleet's sandboxes, by a map that a watch keeps up to date. */
+export class FleetPeers implements PeerFinder {
+  readonly listener: string;
+  readonly #options: FleetPeersOptions;
+  readonly #connections: PeerConnections;
+  readonly #peers = new WeakMap<NodeRecord, Peer>();
+  #lookups = 0;
+
+  constructor(options: FleetPeersOptions) {
+    this.#options = options;
+    this.listener = options.listener;
+    this.#connections = {
+      http: new HttpAgent({ keepAlive: true }),
+      https: new HttpsAgent({ keepAlive: true, ...options.tls }),
+    };
+  }
+
+  arrivalOf(message: IncomingMessage): Arrival {
+    const { secret, listener: own, requireMember } = this.#options;
+    const arrival = takeArrival(message, { secret, own });
+    // What a former member has may be another's, or be given up for lost.
+    requireMember();
+    return arrival;
+  }
+
+  async find(id: SandboxId): Promise<Peer | undefined> {
+    const { node, nodes } = this.#options;
+    const found = this.#options.sandboxes.get(id) ?? (await this.#lookUp(id));
+    if (found === undefined || found.node === node || found.lostAtMs !== undefined) return undefined;
+    const owner = nodes.get(found.node);
+    if (owner === undefined || owner.stoppedAtMs !== undefined)
+      throw new SandboxError(
+        "fleet_unavailable",
+        `server '${found.node}' of the fleet is away, please retry`,
+      );
+    return this.#peerOf(found.node, owner);
+  }
+
+  endOf(id: SandboxId): EndedSandbox | undefined {
+    const found = this.#options.sandboxes.get(id);
+    if (found?.lostAtMs === undefined) return undefined;
+    const { tenant: owner, backend, template, startedAtMs, tokenDigest, lostAtMs } = found;
+    return {
+      id,
+      owner,
+      backend,
+      template,
+      startedAtMs,
+      reason: "server lost",
+      endedAtMs: lostAtMs,
+      accessTokenDigest: tokenDigest,
+    };
+  }
+
+  close(): void {
+    this.#connections.http.destroy();
+    this.#connections.https.destroy();
+  }
+
+  /** One that was made a moment ago may not be in the map yet. */
+  async #lookUp(id: SandboxId): Promise<FleetSandbox | undefined> {
+    const { store, maxLookups } = this.#options;
+    if (this.#lookups >= maxLookups) return undefined;
+    this.#lookups += 1;
+    try {
+      const entry = await store.get(SANDBOXES + id);
+      return entry && sandboxOf(entry);
+    } catch (error) {
+      throw new SandboxError("fleet_unavailable", "the fleet cannot tell where the sandbox is", {
+        cause: error,
+      });
+    } finally {
+      this.#lookups -= 1;
+    }
+  }
+
+  #peerOf(node: string, record: NodeRecord): Peer {
+    const known = this.#peers.get(record);
+    if (known !== undefined) return known;
+    const { secret, connectMs } = this.#options;
+    const { address } = record;
+    const peer = new HttpPeer({ node, address, secret, connectMs, connections: this.#connections });
+    this.#peers.set(record, peer);
+    return peer;
+  }
+}

@@ -1,0 +1,148 @@
+import {
+  Agent as HttpAgent,
+  type ClientRequest,
+  type IncomingMessage,
+  request as requestHttp,
+  type ServerResponse,
+} from "node:http";
+import { Agent as HttpsAgent, request as requestHttps } from "node:https";
+import { type Duplex, pipeline } from "node:stream";
+import { type Peer, SandboxError, type SurfaceRequest } from "@coppice/core";
+import { passedBackHeaders, passedOnHeaders } from "./fleet-headers.js";
+
+export interface PeerConnections {
+  readonly http: HttpAgent;
+  readonly https: HttpsAgent;
+}
+
+export interface HttpPeerOptions {
+  /** URL of its listener for other servers. */
+  readonly address: string;
+  readonly node: string;
+  readonly secret: string;
+  /** Shared by all peers. */
+  readonly connections: PeerConnections;
+  /** Time for a connection. */
+  readonly connectMs: number;
+}
+
+/** Another server of the fleet, reached over HTTP. */
+export class HttpPeer implements Peer {
+  readonly #options: HttpPeerOptions;
+
+  constructor(options: HttpPeerOptions) {
+    this.#options = options;
+  }
+
+  async relay(
+    request: SurfaceRequest,
+    { message, response }: { readonly message: IncomingMessage; readonly response: ServerResponse },
+  ): Promise<void> {
+    const { promise: ended, resolve, reject } = Promise.withResolvers<void>();
+    const sent = this.#request(request, message, {});
+    response.once("close", () => {
+      sent.destroy();
+      resolve();
+    });
+    sent.on("error", (error) => {
+      if (response.headersSent || response.destroyed) response.destroy();
+      else reject(this.#unreachable(error));
+    });
+    sent.once("response", (answer) => {
+      response.writeHead(
+        answer.statusCode ?? 502,
+        answer.statusMessage,
+        passedBackHeaders(answer.rawHeaders),
+      );
+      response.flushHeaders();
+      // Cut on either side, as the end of a sandbox is told.
+      pipeline(answer, response, (error) => {
+        if (error !== null && error !== undefined) message.socket.destroy();
+      });
+    });
+    // A chunked body, or one of a stream, is passed on as it comes.
+    sent.flushHeaders();
+    message.pipe(sent);
+    await ended;
+  }
+
+  async relayUpgrade(
+    request: SurfaceRequest,
+    {
+      message,
+      socket,
+      head,
+    }: { readonly message: IncomingMessage; readonly socket: Duplex; readonly head: Buffer },
+  ): Promise<void> {
+    const { promise: answered, resolve, reject } = Promise.withResolvers<void>();
+    const headers = ["connection", "upgrade", "upgrade", String(message.headers.upgrade)];
+    const sent = this.#request(request, message, { headers, agent: false });
+    socket.once("close", () => {
+      sent.destroy();
+      resolve();
+    });
+    sent.on("error", (error) => reject(this.#unreachable(error)));
+    sent.once("response", (answer) => {
+      socket.write(headOf(answer, ["connection", "close"]));
+      answer.pipe(socket);
+      resolve();
+    });
+    sent.once("upgrade", (answer, upstream, first) => {
+      upstream.on("error", () => socket.destroy());
+      upstream.once("close", () => socket.destroy());
+      socket.once("close", () => upstream.destroy());
+      if (socket.destroyed) upstream.destroy();
+      socket.write(headOf(answer, ["connection", "upgrade", "upgrade", String(answer.headers.upgrade)]));
+      socket.write(first);
+      upstream.write(head);
+      upstream.pipe(socket).pipe(upstream);
+      resolve();
+    });
+    sent.end();
+    await answered;
+  }
+
+  #request(
+    request: SurfaceRequest,
+    message: IncomingMessage,
+    { headers = [], agent }: { readonly headers?: readonly string[]; readonly agent?: false },
+  ): ClientRequest {
+    const { address, secret, connections, connectMs } = this.#options;
+    const { protocol, hostname, port } = new URL(address);
+    const isTls = protocol === "https:";
+    const sent = (isTls ? requestHttps : requestHttp)({
+      hostname,
+      port,
+      method: message.method,
+      path: message.url,
+      headers: [...passedOnHeaders(message, request, { secret, listener: request.surface }), ...headers],
+      // The client's Host is one of its headers.
+      setHost: false,
+      agent: agent ?? connections[isTls ? "https" : "http"],
+    });
+    sent.once("socket", (socket) => {
+      if (!socket.connecting) return;
+      const timer = setTimeout(() => socket.destroy(new Error("the connection timed out")), connectMs);
+      const stop = (): void => clearTimeout(timer);
+      socket.once(isTls ? "secureConnect" : "connect", stop).once("close", stop);
+    });
+    return sent;
+  }
+
+  #unreachable(cause: unknown): SandboxError {
+    return new SandboxError(
+      "fleet_unavailable",
+      `server '${this.#options.node}' of the fleet cannot be reached`,
+      {
+        cause,
+      },
+    );
+  }
+}
+
+function headOf({ statusCode, statusMessage, rawHeaders }: IncomingMessage, more: readonly string[]): string {
+  const lines = [...passedBackHeaders(rawHeaders), ...more];
+  let head = `HTTP/1.1 ${statusCode} ${statusMessage}\r\n`;
+  for (let index = 0; index < lines.length; index += 2) head += `${lines[index]}: ${lines[index + 1]}\r\n`;
+  return `${head}\r\n`;
+}

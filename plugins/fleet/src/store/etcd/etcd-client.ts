@@ -1,0 +1,230 @@
+import { Agent as HttpAgent, type IncomingMessage, request as requestHttp } from "node:http";
+import { Agent as HttpsAgent, request as requestHttps } from "node:https";
+import { z } from "zod";
+import { StoreUnavailable, UnknownOutcome } from "../fleet-store.js";
+
+export interface EtcdClientOptions {
+  /** URLs of members, `https://10.0.0.1:2379`. */
+  readonly endpoints: readonly string[];
+  /** Undefined where the cluster asks for none. */
+  readonly login: { readonly user: string; readonly password: string } | undefined;
+  /** PEM texts for members on https. */
+  readonly tls: { readonly ca?: string; readonly cert?: string; readonly key?: string };
+  /** Time for one answer. */
+  readonly timeoutMs: number;
+}
+
+/** A refusal by etcd, with the number of its gRPC code. */
+export class EtcdRefusal extends Error {
+  override readonly name = "EtcdRefusal";
+  readonly code: number;
+
+  constructor(code: number, message: string) {
+    super(message);
+    this.code = code;
+  }
+}
+
+export const NOT_FOUND = 5;
+const UNAUTHENTICATED = 16;
+/** Codes of a member that could not do it: another one may. Not of a majority that may have done it. */
+const ELSEWHERE = [14];
+
+/** A request for which no connection was made. */
+class NotSent extends Error {}
+
+const refusal = z.object({ code: z.int().default(2), error: z.string().default("etcd refused the request") });
+const streamed = z.union([
+  z.object({ result: z.unknown() }),
+  z.object({ error: z.union([z.string(), z.object({ message: z.string() })]) }),
+]);
+const authenticated = z.object({ token: z.string() });
+
+/** Longest message of a stream; one of a watch has the changes of a few commits, each of at most 100 keys. */
+const MOST_LINE_BYTES = 16 * 2 ** 20;
+
+/**
+ * Speaks etcd's JSON gateway (`/v3/*`, gRPC as JSON: numbers of 64 bits are strings, keys and values are base64). Stays
+ * at a member as long as that one answers.
+ */
+export class EtcdClient {
+  readonly #options: EtcdClientOptions;
+  readonly #agents;
+  #current = 0;
+  #token: Promise<string> | undefined;
+
+  constructor(options: EtcdClientOptions) {
+    this.#options = options;
+    this.#agents = {
+      "http:": new HttpAgent({ keepAlive: true }),
+      "https:": new HttpsAgent({ keepAlive: true, ...options.tls }),
+    };
+  }
+
+  /**
+   * @param canRepeat true for what may be done twice, so that another member is asked when one is silent.
+   * @throws EtcdRefusal; StoreUnavailable when no member answers; UnknownOutcome for what must not be repeated; the
+   * signal's reason.
+   */
+  async call<T extends z.ZodType>(
+    path: string,
+    body: object,
+    {
+      schema,
+      canRepeat,
+      signal,
+    }: { readonly schema: T; readonly canRepeat: boolean; readonly signal?: AbortSignal },
+  ): Promise<z.infer<T>> {
+    let last: unknown;
+    for (const endpoint of this.#byTurn()) {
+      const limit = AbortSignal.timeout(this.#options.timeoutMs);
+      const ended = signal === undefined ? limit : AbortSignal.any([limit, signal]);
+      try {
+        const answer = await this.#request(endpoint, path, { body, signal: ended });
+        return schema.parse(JSON.parse(await textOf(answer)));
+      } catch (error) {
+        signal?.throwIfAborted();
+        if (error instanceof EtcdRefusal && !ELSEWHERE.includes(error.code)) throw error;
+        this.#leave(endpoint);
+        last = error;
+        if (!canRepeat && !(error instanceof NotSent))
+          throw new UnknownOutcome(`${endpoint} did not answer`, { cause: error });
+      }
+    }
+    throw new StoreUnavailable("no member of etcd answers", { cause: last });
+  }
+
+  /** The messages of a stream. Ends with the connection. @throws as `call`. */
+  async *stream<T extends z.ZodType>(
+    path: string,
+    body: object,
+    { schema, signal }: { readonly schema: T; readonly signal: AbortSignal },
+  ): AsyncGenerator<z.infer<T>> {
+    const endpoint = this.#byTurn()[0] ?? "";
+    let answer: IncomingMessage;
+    try {
+      answer = await this.#request(endpoint, path, { body, signal });
+    } catch (error) {
+      signal.throwIfAborted();
+      if (error instanceof EtcdRefusal && !ELSEWHERE.includes(error.code)) throw error;
+      this.#leave(endpoint);
+      throw new StoreUnavailable(`${endpoint} does not answer`, { cause: error });
+    }
+    try {
+      for await (const line of linesOf(answer)) {
+        const message = streamed.parse(JSON.parse(line));
+        if ("result" in message) yield schema.parse(message.result);
+        else throw new StoreUnavailable(`the stream ended: ${JSON.stringify(message.error)}`);
+      }
+    } catch (error) {
+      signal.throwIfAborted();
+      this.#leave(endpoint);
+      throw error instanceof StoreUnavailable
+        ? error
+        : new StoreUnavailable(`the stream of ${endpoint} broke`, { cause: error });
+    } finally {
+      answer.destroy();
+    }
+  }
+
+  close(): void {
+    for (const agent of Object.values(this.#agents)) agent.destroy();
+  }
+
+  /** All members, the one in use first. */
+  #byTurn(): readonly string[] {
+    const { endpoints } = this.#options;
+    return endpoints.map((_, index) => endpoints[(this.#current + index) % endpoints.length] ?? "");
+  }
+
+  /** The next request asks another member first, unless one did so already. */
+  #leave(endpoint: string): void {
+    const { endpoints } = this.#options;
+    if (endpoints[this.#current] === endpoint) this.#current = (this.#current + 1) % endpoints.length;
+  }
+
+  async #request(
+    endpoint: string,
+    path: string,
+    { body, signal }: { readonly body: object; readonly signal: AbortSignal },
+  ): Promise<IncomingMessage> {
+    const { login } = this.#options;
+    if (login === undefined) return this.#post(endpoint, path, { body, signal });
+    const used = (this.#token ??= this.#authenticate(endpoint, login, signal));
+    try {
+      return await this.#post(endpoint, path, { body, signal, token: await used });
+    } catch (error) {
+      // Tokens are of one member and expire; the refusal came before anything was done.
+      if (this.#token === used) this.#token = undefined;
+      if (!(error instanceof EtcdRefusal) || error.code !== UNAUTHENTICATED) throw error;
+      this.#token ??= this.#authenticate(endpoint, login, signal);
+      return this.#post(endpoint, path, { body, signal, token: await this.#token });
+    }
+  }
+
+  async #authenticate(
+    endpoint: string,
+    { user: name, password }: NonNullable<EtcdClientOptions["login"]>,
+    signal: AbortSignal,
+  ): Promise<string> {
+    const answer = await this.#post(endpoint, "auth/authenticate", { body: { name, password }, signal });
+    return authenticated.parse(JSON.parse(await textOf(answer))).token;
+  }
+
+  /** Resolves with the answer of a success, whose body is to be read or destroyed. */
+  async #post(
+    endpoint: string,
+    path: string,
+    { body, signal, token }: { readonly body: object; readonly signal: AbortSignal; readonly token?: string },
+  ): Promise<IncomingMessage> {
+    const url = new URL(`/v3/${path}`, endpoint);
+    const isTls = url.protocol === "https:";
+    const { promise, resolve, reject } = Promise.withResolvers<IncomingMessage>();
+    let isSent = false;
+    const request = (isTls ? requestHttps : requestHttp)(
+      url,
+      {
+        method: "POST",
+        headers: { "content-type": "application/json", ...(token && { authorization: token }) },
+        agent: this.#agents[isTls ? "https:" : "http:"],
+        signal,
+      },
+      resolve,
+    );
+    request.once("socket", (socket) => {
+      if (!socket.connecting) isSent = true;
+      else socket.once(isTls ? "secureConnect" : "connect", () => (isSent = true));
+    });
+    request.on("error", (error) => reject(isSent ? error : new NotSent(error.message, { cause: error })));
+    request.end(JSON.stringify(body));
+    const answer = await promise;
+    if (answer.statusCode === 200) return answer;
+    const parsed = refusal.safeParse(JSON.parse(await textOf(answer)));
+    if (!parsed.success) throw new Error(`${endpoint} answered ${answer.statusCode}`);
+    throw new EtcdRefusal(parsed.data.code, parsed.data.error);
+  }
+}
+
+async function textOf(answer: IncomingMessage): Promise<string> {
+  const parts: Buffer[] = [];
+  for await (const part of answer) parts.push(part as Buffer);
+  return Buffer.concat(parts).toString();
+}
+
+/** The lines of a stream that are not empty. @throws Error for one that is too long. */
+async function* linesOf(answer: IncomingMessage): AsyncGenerator<string> {
+  let rest: Buffer[] = [];
+  for await (const part of answer as AsyncIterable<Buffer>) {
+    let begin = 0;
+    for (let end = part.indexOf(0x0a); end >= 0; end = part.indexOf(0x0a, begin)) {
+      const line = Buffer.concat([...rest, part.subarray(begin, end)]).toString();
+      rest = [];
+      begin = end + 1;
+      if (line !== "") yield line;
+    }
+    rest.push(part.subarray(begin));
+    const lengths = rest.map(({ length }) => length);
+    if (lengths.reduce((sum, length) => sum + length) > MOST_LINE_BYTES)
+      throw new Error("a message of etcd is too long");
+  }
+}

@@ -1,0 +1,59 @@
+import { z } from "zod";
+import type { Entry } from "../fleet-store.js";
+
+// The gateway leaves out what is zero, empty or false.
+const number = z.coerce.number().default(0);
+
+const header = z.object({ revision: number });
+
+const keyValue = z.object({
+  key: z.string(),
+  value: z.string().default(""),
+  create_revision: number,
+  mod_revision: number,
+});
+
+export const rangeAnswer = z.object({
+  header,
+  kvs: z.array(keyValue).default([]),
+  more: z.boolean().default(false),
+});
+export const commitAnswer = z.object({ header, succeeded: z.boolean().default(false) });
+export const grantAnswer = z.object({ ID: z.string(), TTL: number });
+export const renewAnswer = z.object({ result: z.object({ TTL: number }) });
+export const anyAnswer = z.object({});
+export const statusAnswer = z.object({
+  version: z.string(),
+  leader: z.string().default("0"),
+  dbSize: number,
+});
+
+export const watchMessage = z.object({
+  header,
+  created: z.boolean().default(false),
+  canceled: z.boolean().default(false),
+  compact_revision: number,
+  cancel_reason: z.string().default(""),
+  events: z.array(z.object({ type: z.enum(["PUT", "DELETE"]).default("PUT"), kv: keyValue })).default([]),
+});
+
+export function encode(text: string): string {
+  return Buffer.from(text).toString("base64");
+}
+
+/** The first key after all those with a prefix: its last byte, one up. Prefixes are ASCII. */
+export function afterPrefix(prefix: string): string {
+  const bytes = Buffer.from(prefix);
+  bytes[bytes.length - 1] = (bytes.at(-1) ?? 0) + 1;
+  return bytes.toString("base64");
+}
+
+/** @param own the length of the prefix that all keys of a fleet have. */
+export function entryOf(found: z.infer<typeof keyValue>, own: number): Entry {
+  return {
+    key: Buffer.from(found.key, "base64").toString().slice(own),
+    value: Buffer.from(found.value, "base64").toString(),
+    createRevision: found.create_revision,
+    modRevision: found.mod_revision,
+  };
+}

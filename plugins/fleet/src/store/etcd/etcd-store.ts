@@ -1,0 +1,201 @@
+import { setTimeout as sleep } from "node:timers/promises";
+import {
+  type Change,
+  type Check,
+  type Entry,
+  type FleetStore,
+  type Lease,
+  type Listing,
+  type ReadOptions,
+  StoreUnavailable,
+  type Update,
+} from "../fleet-store.js";
+import { type EtcdClient, EtcdRefusal, NOT_FOUND } from "./etcd-client.js";
+import {
+  afterPrefix,
+  anyAnswer,
+  commitAnswer,
+  encode,
+  entryOf,
+  grantAnswer,
+  rangeAnswer,
+  renewAnswer,
+  watchMessage,
+} from "./etcd-messages.js";
+
+export interface EtcdStoreOptions {
+  readonly client: EtcdClient;
+  /** Of all keys, `/coppice/`. */
+  readonly prefix: string;
+  /** Silence of a watch after which it is made again: a dead connection says nothing. */
+  readonly watchSilenceMs: number;
+}
+
+/** Keys of one answer; a listing takes as many as it needs, of one revision. */
+const PAGE = 1000;
+const RETRY_MS = 500;
+
+/** The shared state in etcd, 3.4 or newer. */
+export class EtcdStore implements FleetStore {
+  readonly #options: EtcdStoreOptions;
+
+  constructor(options: EtcdStoreOptions) {
+    this.#options = options;
+  }
+
+  async get(key: string, { stale = false }: ReadOptions = {}): Promise<Entry | undefined> {
+    const { client, prefix } = this.#options;
+    const body = { key: encode(prefix + key), serializable: stale };
+    const { kvs } = await client.call("kv/range", body, { schema: rangeAnswer, canRepeat: true });
+    const [found] = kvs;
+    return found && entryOf(found, prefix.length);
+  }
+
+  async list(prefix: string, { stale = false }: ReadOptions = {}): Promise<Listing> {
+    const { client, prefix: own } = this.#options;
+    const end = afterPrefix(own + prefix);
+    const entries: Entry[] = [];
+    let key = encode(own + prefix);
+    let revision = 0;
+    for (;;) {
+      const body = {
+        key,
+        range_end: end,
+        limit: String(PAGE),
+        revision: String(revision),
+        serializable: stale,
+      };
+      const { header, kvs, more } = await client.call("kv/range", body, {
+        schema: rangeAnswer,
+        canRepeat: true,
+      });
+      // The pages that follow are of the revision of the first, whatever is committed meanwhile.
+      revision ||= header.revision;
+      for (const found of kvs) entries.push(entryOf(found, own.length));
+      const last = kvs.at(-1);
+      if (!more || last === undefined) return { entries, revision };
+      key = Buffer.concat([Buffer.from(last.key, "base64"), Buffer.of(0)]).toString("base64");
+    }
+  }
+
+  async commit(checks: readonly Check[], changes: readonly Change[]): Promise<number | undefined> {
+    const { client, prefix } = this.#options;
+    const compare = checks.flatMap(({ key, createRevision, modRevision }) => [
+      ...(createRevision === undefined
+        ? []
+        : [{ key: encode(prefix + key), target: "CREATE", create_revision: String(createRevision) }]),
+      ...(modRevision === undefined
+        ? []
+        : [{ key: encode(prefix + key), target: "MOD", mod_revision: String(modRevision) }]),
+    ]);
+    const success = changes.map((change) =>
+      "delete" in change
+        ? { requestDeleteRange: { key: encode(prefix + change.delete) } }
+        : {
+            requestPut: {
+              key: encode(prefix + change.put),
+              value: encode(change.value),
+              ...(change.lease && { lease: change.lease.id }),
+            },
+          },
+    );
+    try {
+      const { header, succeeded } = await client.call(
+        "kv/txn",
+        { compare, success },
+        { schema: commitAnswer, canRepeat: false },
+      );
+      return succeeded ? header.revision : undefined;
+    } catch (error) {
+      // The lease has ended.
+      if (error instanceof EtcdRefusal && error.code === NOT_FOUND) return undefined;
+      throw error;
+    }
+  }
+
+  async *watch(prefix: string, afterRevision: number, signal: AbortSignal): AsyncGenerator<Update> {
+    let revision = afterRevision;
+    while (!signal.aborted) {
+      try {
+        for await (const update of this.#watchOnce(prefix, revision, signal)) {
+          yield update;
+          if (update.kind === "compacted") return;
+          revision = update.revision;
+        }
+      } catch (error) {
+        if (signal.aborted) return;
+        if (!(error instanceof StoreUnavailable)) throw error;
+      }
+      await sleep(RETRY_MS, undefined, { signal }).catch(() => undefined);
+    }
+  }
+
+  /** Ends with its connection. */
+  async *#watchOnce(prefix: string, after: number, signal: AbortSignal): AsyncGenerator<Update> {
+    const { client, prefix: own, watchSilenceMs } = this.#options;
+    const silent = new AbortController();
+    const onSilence = (): void => silent.abort(new StoreUnavailable("a watch of etcd was silent"));
+    let silence = setTimeout(onSilence, watchSilenceMs);
+    const request = {
+      create_request: {
+        key: encode(own + prefix),
+        range_end: afterPrefix(own + prefix),
+        start_revision: String(after + 1),
+        progress_notify: true,
+      },
+    };
+    try {
+      const ended = AbortSignal.any([signal, silent.signal]);
+      for await (const message of client.stream("watch", request, { schema: watchMessage, signal: ended })) {
+        clearTimeout(silence);
+        silence = setTimeout(onSilence, watchSilenceMs);
+        if (message.compact_revision > 0) yield { kind: "compacted" };
+        if (message.canceled) return;
+        if (message.created) continue;
+        const found = message.events.map(({ type, kv }) => ({ type, entry: entryOf(kv, own.length) }));
+        yield {
+          kind: "changes",
+          // That of the header may be ahead of events that follow, while the watch catches up.
+          revision: found.at(-1)?.entry.modRevision ?? message.header.revision,
+          changes: found.map(({ type, entry }) => ({
+            key: entry.key,
+            entry: type === "DELETE" ? undefined : entry,
+          })),
+        };
+      }
+    } finally {
+      clearTimeout(silence);
+    }
+  }
+
+  async grant(ttlMs: number): Promise<Lease> {
+    const body = { TTL: String(Math.ceil(ttlMs / 1000)) };
+    // One that is granted twice ends by itself.
+    const { ID, TTL } = await this.#options.client.call("lease/grant", body, {
+      schema: grantAnswer,
+      canRepeat: true,
+    });
+    return { id: ID, ttlMs: TTL * 1000 };
+  }
+
+  async renew({ id }: Lease, signal?: AbortSignal): Promise<boolean> {
+    const { result } = await this.#options.client.call(
+      "lease/keepalive",
+      { ID: id },
+      { schema: renewAnswer, canRepeat: true, ...(signal && { signal }) },
+    );
+    return result.TTL > 0;
+  }
+
+  async revoke({ id }: Lease): Promise<void> {
+    try {
+      await this.#options.client.call("lease/revoke", { ID: id }, { schema: anyAnswer, canRepeat: true });
+    } catch (error) {
+      if (!(error instanceof EtcdRefusal) || error.code !== NOT_FOUND) throw error;
+    }
+  }
+
+  async close(): Promise<void> {
+    this.#options.client.close();
+  }
+}

@@ -1,0 +1,80 @@
+/** A key of the store. Every commit has a revision of its own, greater than those before it. */
+export interface Entry {
+  readonly key: string;
+  readonly value: string;
+  /** Revision of the commit that made the key; another one after the key was deleted and put again. */
+  readonly createRevision: number;
+  /** Revision of the last commit that put it. */
+  readonly modRevision: number;
+}
+
+/** All keys with a prefix, in their order, as of one revision. */
+export interface Listing {
+  readonly entries: readonly Entry[];
+  readonly revision: number;
+}
+
+/** What has to be true of a key for a commit: 0 is the revision of a missing one. */
+export interface Check {
+  readonly key: string;
+  readonly createRevision?: number;
+  readonly modRevision?: number;
+}
+
+export type Change =
+  | { readonly put: string; readonly value: string; readonly lease?: Lease | undefined }
+  | { readonly delete: string };
+
+/** Keys of a lease are deleted when it is revoked, or was not renewed for so long. */
+export interface Lease {
+  readonly id: string;
+  readonly ttlMs: number;
+}
+
+export type Update =
+  | {
+      readonly kind: "changes";
+      /** The last revision that this and the updates before it cover. */
+      readonly revision: number;
+      /** In their order. No entry: the key was deleted. */
+      readonly changes: readonly { readonly key: string; readonly entry: Entry | undefined }[];
+    }
+  /** What happened since the revision is not kept any more: the keys have to be listed again. */
+  | { readonly kind: "compacted" };
+
+export interface ReadOptions {
+  /** True: may answer with an older state, where no majority of the store can be reached. */
+  readonly stale?: boolean;
+}
+
+/** A commit that may have taken place, or may not: what it was about has to be read again. */
+export class UnknownOutcome extends Error {
+  override readonly name = "UnknownOutcome";
+}
+
+/** The store cannot be reached, or has no majority; nothing has changed. */
+export class StoreUnavailable extends Error {
+  override readonly name = "StoreUnavailable";
+}
+
+/** The state that the servers of a fleet share. All methods but `watch` throw StoreUnavailable. */
+export interface FleetStore {
+  get(key: string, options?: ReadOptions): Promise<Entry | undefined>;
+  list(prefix: string, options?: ReadOptions): Promise<Listing>;
+  /**
+   * Makes all changes, at most 100 and one for each key, if all checks are true.
+   * @returns their revision; undefined when a check is false, or a lease has ended. @throws UnknownOutcome
+   */
+  commit(checks: readonly Check[], changes: readonly Change[]): Promise<number | undefined>;
+  /**
+   * Changes of the keys with a prefix after a revision, in their order. Ends with `compacted`, or when the signal
+   * aborts; goes on after a loss of the connection.
+   */
+  watch(prefix: string, afterRevision: number, signal: AbortSignal): AsyncIterable<Update>;
+  /** @param ttlMs whole seconds. */
+  grant(ttlMs: number): Promise<Lease>;
+  /** @returns false when the lease has ended. */
+  renew(lease: Lease, signal?: AbortSignal): Promise<boolean>;
+  revoke(lease: Lease): Promise<void>;
+  close(): Promise<void>;
+}

@@ -1,0 +1,119 @@
+import { type ChildProcess, spawn } from "node:child_process";
+import { once } from "node:events";
+import { existsSync } from "node:fs";
+import { mkdtemp, rm } from "node:fs/promises";
+import { createServer } from "node:net";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
+
+/** Debian's, or another one that is named. */
+const PROGRAM = process.env["COPPICE_ETCD"] ?? "/usr/bin/etcd";
+
+export function reasonWithoutEtcd(): string | false {
+  return !existsSync(PROGRAM) && "this host has no etcd";
+}
+
+/** One member of a test's cluster. */
+export interface Member {
+  readonly url: string;
+  /** Undefined while it does not run. */
+  readonly pid: number | undefined;
+  kill(signal?: NodeJS.Signals): Promise<void>;
+  /** Starts it again, with its data. */
+  start(): Promise<void>;
+}
+
+export interface Cluster extends AsyncDisposable {
+  readonly members: readonly Member[];
+  readonly endpoints: readonly string[];
+}
+
+/** Starts members of etcd on loopback, whose data is in a temporary directory. */
+export async function startEtcd(count = 1): Promise<Cluster> {
+  const directory = await mkdtemp(join(tmpdir(), "coppice-etcd-"));
+  const ports = await freePorts(count * 2);
+  const places = Array.from({ length: count }, (_, index) => ({
+    name: `etcd${index}`,
+    url: `http://127.0.0.1:${ports[index * 2]}`,
+    peerUrl: `http://127.0.0.1:${ports[index * 2 + 1]}`,
+  }));
+  const cluster = places.map(({ name, peerUrl }) => `${name}=${peerUrl}`).join(",");
+  const members = places.map((place) => new EtcdProcess(place, { directory, cluster }));
+  const stop = async (): Promise<void> => {
+    await Promise.all(members.map((member) => member.kill()));
+    await rm(directory, { recursive: true });
+  };
+  try {
+    await Promise.all(members.map((member) => member.start()));
+  } catch (error) {
+    await stop();
+    throw error;
+  }
+  return { members, endpoints: places.map(({ url }) => url), [Symbol.asyncDispose]: stop };
+}
+
+class EtcdProcess implements Member {
+  readonly url: string;
+  readonly #args: readonly string[];
+  #process: ChildProcess | undefined;
+
+  constructor(
+    { name, url, peerUrl }: { readonly name: string; readonly url: string; readonly peerUrl: string },
+    { directory, cluster }: { readonly directory: string; readonly cluster: string },
+  ) {
+    this.url = url;
+    this.#args = [
+      ["--name", name],
+      ["--data-dir", join(directory, name)],
+      ["--listen-client-urls", url],
+      ["--advertise-client-urls", url],
+      ["--listen-peer-urls", peerUrl],
+      ["--initial-advertise-peer-urls", peerUrl],
+      ["--initial-cluster", cluster],
+      // Fast elections: tests kill leaders.
+      ["--heartbeat-interval", "50"],
+      ["--election-timeout", "500"],
+      ["--logger", "zap"],
+      ["--log-level", "fatal"],
+    ].flat();
+  }
+
+  get pid(): number | undefined {
+    return this.#process?.pid;
+  }
+
+  async start(): Promise<void> {
+    const child = spawn(PROGRAM, this.#args, { stdio: "ignore" });
+    this.#process = child;
+    child.once("exit", () => (this.#process = undefined));
+    for (let attempt = 0; attempt < 300; attempt += 1) {
+      const health = await fetch(`${this.url}/health`).catch(() => undefined);
+      if (health?.ok === true) return;
+      if (this.#process === undefined) break;
+      await sleep(100);
+    }
+    throw new Error(`etcd at ${this.url} does not serve`);
+  }
+
+  async kill(signal: NodeJS.Signals = "SIGKILL"): Promise<void> {
+    const child = this.#process;
+    if (child === undefined) return;
+    const ended = once(child, "exit");
+    child.kill(signal);
+    await ended;
+  }
+}
+
+/** Ports that nothing listens on now, all of them different. */
+async function freePorts(count: number): Promise<readonly number[]> {
+  const servers = Array.from({ length: count }, () => createServer());
+  const ports = servers.map(async (server) => {
+    server.listen(0, "127.0.0.1");
+    await once(server, "listening");
+    return (server.address() as { readonly port: number }).port;
+  });
+  const found = await Promise.all(ports);
+  await Promise.all(servers.map(async (server) => once(server.close(), "close")));
+  return found;
+}

@@ -1,0 +1,48 @@
+import { randomBytes } from "node:crypto";
+import { createServer } from "node:net";
+import { once } from "node:events";
+import type { TestServer } from "@coppice/core/testing";
+import fleet from "@coppice/plugin-fleet";
+import { type FullServerOptions, startFullServer } from "./start-full-server.js";
+
+export interface Fleet extends AsyncDisposable {
+  readonly servers: readonly TestServer[];
+}
+
+export interface FleetOptions extends Omit<FullServerOptions, "more"> {
+  readonly count: number;
+  /** Where their store is: `etcd` or `file`, as in the configuration. */
+  readonly store: Readonly<Record<string, unknown>>;
+}
+
+/** Starts servers in this process that are one fleet. */
+export async function startFleet({ count, store, server = {}, ...options }: FleetOptions): Promise<Fleet> {
+  const secret = randomBytes(32).toString("hex");
+  const servers: TestServer[] = [];
+  const stop = async (): Promise<void> => {
+    for (const one of servers.toReversed()) await one.stop();
+  };
+  try {
+    for (let index = 0; index < count; index += 1) {
+      const port = await freePort();
+      const listeners = { api: { host: "127.0.0.1", port: 0 }, fleet: { host: "127.0.0.1", port } };
+      const settings = { node: `node${index}`, address: `http://127.0.0.1:${port}`, secret, ...store };
+      servers.push(
+        await startFullServer({ ...options, server: { listeners, ...server }, more: [[fleet, settings]] }),
+      );
+    }
+  } catch (error) {
+    await stop();
+    throw error;
+  }
+  return { servers, [Symbol.asyncDispose]: stop };
+}
+
+async function freePort(): Promise<number> {
+  const server = createServer().listen(0, "127.0.0.1");
+  await once(server, "listening");
+  const { port } = server.address() as { readonly port: number };
+  server.close();
+  await once(server, "close");
+  return port;
+}
