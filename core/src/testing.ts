@@ -1,5 +1,6 @@
 import "./http/messages/native-base64.js";
 
+export * from "./testing/docker-registry.js";
 export * from "./testing/start-test-server.js";
 export * from "./testing/fake-clock.js";
 export * from "./testing/memory-backend.js";

@@ -17,6 +17,7 @@ import {
 import { Commands } from "@coppice/plugin-commands";
 import type { ApiServices } from "./api/api-services.js";
 import { mountBuilds } from "./api/build-routes.js";
+import { mountPushes } from "./api/push-routes.js";
 import { mountTags } from "./api/tag-routes.js";
 import { mountTemplates } from "./api/template-routes.js";
 import { mountUploadLinks, mountUploads, uploadGuard } from "./api/upload-routes.js";
@@ -28,9 +29,11 @@ import { DebianImages } from "./images/debian-image.js";
 import { diagnosePrograms } from "./images/diagnose-programs.js";
 import { HostPrograms } from "./images/host-programs.js";
 import { ImagePuller } from "./images/image-puller.js";
+import { ImagePusher } from "./images/image-pusher.js";
 import type { Builder } from "./model/builder.js";
 import { BuildQueue } from "./queue/build-queue.js";
 import { housekeeping } from "./queue/housekeeping.js";
+import { TemplatePushes } from "./queue/template-pushes.js";
 import { templatesMetrics } from "./queue/templates-metrics.js";
 import { readRecipe, readRecipes } from "./recipes/recipe.js";
 import { RecipeBuilds } from "./recipes/recipe-builds.js";
@@ -56,6 +59,12 @@ export interface BuilderServices {
   readonly clock: Clock;
 }
 
+/** Makes images, and takes them elsewhere. */
+export interface Imaging {
+  readonly builder: Builder;
+  readonly pusher: Pick<ImagePusher, "target">;
+}
+
 const MEBIBYTE = 2 ** 20;
 
 function backendOf({ backend }: TemplateFacts, backends: Backends): SandboxBackend {
@@ -66,7 +75,7 @@ function backendOf({ backend }: TemplateFacts, backends: Backends): SandboxBacke
  * Makes the plugin: templates that clients build, with their names, tags and uploads, and the start commands of their
  * sandboxes; the templates of the configuration are read by its routes, too.
  */
-export function templatesPlugin(makeBuilder: (services: BuilderServices) => Builder): Plugin {
+export function templatesPlugin(makeImaging: (services: BuilderServices) => Imaging): Plugin {
   return definePlugin({
     name: "templates",
     config: templatesConfig,
@@ -116,8 +125,9 @@ export function templatesPlugin(makeBuilder: (services: BuilderServices) => Buil
 
       const catalog = new Catalog(store);
       const metrics = templatesMetrics(context.metrics, () => queue.running);
+      const { builder, pusher } = makeImaging({ context, backends, clock });
       const queue = new BuildQueue({
-        builder: makeBuilder({ context, backends, clock }),
+        builder,
         store,
         catalog,
         uploads,
@@ -172,9 +182,21 @@ export function templatesPlugin(makeBuilder: (services: BuilderServices) => Buil
       });
 
       const requests = new BuildRequests({ settings: config, catalog, store, templates, snapshots, clock });
+      const pushes = new TemplatePushes({
+        pusher,
+        backends,
+        snapshots,
+        store,
+        catalog,
+        keeper,
+        settings: config,
+        clock,
+        log,
+      });
       const services: ApiServices = {
         config,
         clock,
+        log,
         backends,
         sandboxes,
         snapshots,
@@ -183,6 +205,7 @@ export function templatesPlugin(makeBuilder: (services: BuilderServices) => Buil
         catalog,
         requests,
         queue,
+        pushes,
         keeper,
         uploads,
         tickets,
@@ -190,6 +213,7 @@ export function templatesPlugin(makeBuilder: (services: BuilderServices) => Buil
       const router = context.http("api", { errors: "e2b" });
       // Before the routes of one template, which would take the words for ids.
       mountTags(router, services);
+      mountPushes(router, services);
       mountTemplates(router, services);
       mountBuilds(router, services);
       mountUploadLinks(router, services);
@@ -213,5 +237,6 @@ export const plugin = templatesPlugin(({ context, backends, clock }) => {
     const needsDebian = recipes.some(({ base }) => base.kind === "debian");
     return diagnosePrograms({ programs, settings, needsDebian, signal });
   });
-  return new ImageBuilder({ backends, puller, debian, layouts, settings, clock, log });
+  const builder = new ImageBuilder({ backends, puller, debian, layouts, settings, clock, log });
+  return { builder, pusher: new ImagePusher({ programs, settings, directory: layouts }) };
 });

@@ -1,6 +1,7 @@
 import {
   type Backends,
   type Clock,
+  type Logger,
   type Router,
   SandboxError,
   type Sandboxes,
@@ -14,6 +15,7 @@ import type { Catalog } from "../catalog/catalog.js";
 import type { BuildRecord } from "../model/build-record.js";
 import type { TemplateRecord } from "../model/template-record.js";
 import type { BuildQueue } from "../queue/build-queue.js";
+import type { TemplatePushes } from "../queue/template-pushes.js";
 import type { ImageKeeper } from "../store/image-keeper.js";
 import type { TemplatesStore } from "../store/templates-store.js";
 import type { TemplatesConfig } from "../templates-config.js";
@@ -24,6 +26,7 @@ import type { UploadTickets } from "../uploads/upload-tickets.js";
 export interface ApiServices {
   readonly config: TemplatesConfig;
   readonly clock: Clock;
+  readonly log: Logger;
   readonly backends: Backends;
   readonly sandboxes: Sandboxes;
   readonly snapshots: Snapshots;
@@ -32,6 +35,7 @@ export interface ApiServices {
   readonly catalog: Catalog;
   readonly requests: BuildRequests;
   readonly queue: BuildQueue;
+  readonly pushes: TemplatePushes;
   readonly keeper: ImageKeeper;
   readonly uploads: Uploads;
   readonly tickets: UploadTickets;

@@ -23,7 +23,8 @@ export const requestBody = z.object({
   minFreeDiskMb: z.int().min(0).nullish(),
 });
 
-const registry = z.discriminatedUnion("type", [
+/** Account of a registry. */
+export const registryBody = z.discriminatedUnion("type", [
   z.object({ type: z.literal("registry"), username: z.string(), password: z.string() }),
   z.object({
     type: z.literal("aws"),
@@ -57,11 +58,13 @@ export const startBody = (maxSteps: number) =>
     .object({
       fromImage: z.string().max(MAX_NAME).nullish(),
       fromTemplate: z.string().max(MAX_NAME).nullish(),
-      fromImageRegistry: registry.nullish(),
+      fromImageRegistry: registryBody.nullish(),
       force: z.boolean().nullish(),
       steps: z.array(step).max(maxSteps).nullish(),
       startCmd: z.string().nullish(),
       readyCmd: z.string().nullish(),
+      /** Of `coppice template pull`: the image may be one of a pushed template. */
+      restore: z.object({ limits: z.boolean() }).nullish(),
     })
     .transform((body) => ({
       base: baseOf(body),
@@ -69,6 +72,7 @@ export const startBody = (maxSteps: number) =>
       steps: body.steps ?? [],
       startCommand: body.startCmd || undefined,
       readyCommand: body.readyCmd || undefined,
+      ...(body.restore && { restore: body.restore }),
     }));
 
 /** @throws SandboxError invalid_argument */
@@ -79,7 +83,7 @@ function baseOf({
 }: {
   readonly fromImage?: string | null | undefined;
   readonly fromTemplate?: string | null | undefined;
-  readonly fromImageRegistry?: z.infer<typeof registry> | null | undefined;
+  readonly fromImageRegistry?: z.infer<typeof registryBody> | null | undefined;
 }): BuildBase {
   if (fromImage && !fromTemplate)
     return { kind: "image", reference: fromImage, credentials: fromImageRegistry ?? undefined };

@@ -71,7 +71,9 @@ interface Origin {
 
 function fromRegistry(wanted: WantedImage, tools: BuildTools): Origin {
   const { reference } = wanted;
-  const key = baseKey("image", tools.options.request.limits.diskMiB, reference);
+  const { restore, limits } = tools.options.request;
+  const kind = restore === undefined ? "image" : "pushed";
+  const key = baseKey(kind, limits.diskMiB, reference);
   const name = `image '${reference}'`;
   return { name, text: `FROM ${reference}`, key, unpacked: () => pulled(wanted, tools) };
 }
@@ -114,8 +116,10 @@ async function fromFiles({ name, text, unpacked, ...origin }: Origin, tools: Bui
   if (cached !== undefined) return cached;
   await makeAccount(await workspace.sandbox(), DEFAULT_USER, { isSudoer: true, signal });
   const made = await workspace.commit(below.bytes);
-  const context = { ...below.context, user: DEFAULT_USER };
-  return tools.keep({ ...made, key: userKey(key), context, start: undefined });
+  const { context, start } = below;
+  // That of a pushed template has a user of its own.
+  const user = context.limits === undefined ? DEFAULT_USER : context.user;
+  return tools.keep({ ...made, key: userKey(key), context: { ...context, user }, start });
 }
 
 /** The files of an image as its registry has them. The same ones are not fetched again. */
@@ -123,7 +127,7 @@ async function pulled(wanted: WantedImage, tools: BuildTools): Promise<Progress>
   const { signal, print, options } = tools;
   using remote = await options.puller.find(wanted, signal);
   print("debug", `${wanted.reference} is ${remote.digest}`);
-  const key = baseKey("unpacked", remote.digest);
+  const key = baseKey(options.request.restore === undefined ? "unpacked" : "restored", remote.digest);
   const known = tools.find(key);
   if (known !== undefined) return known;
   await using made = await remote.pull((line) => print("info", line));
@@ -131,7 +135,7 @@ async function pulled(wanted: WantedImage, tools: BuildTools): Promise<Progress>
 }
 
 async function unpack(
-  { layout, reference, environment }: PulledImage,
+  { layout, reference, environment, template }: PulledImage,
   { name, key }: Pick<Origin, "name" | "key">,
   tools: BuildTools,
 ): Promise<Progress> {
@@ -145,6 +149,10 @@ async function unpack(
     const made = await workspace.unpack((image) =>
       images.unpack(image, { layout, reference, maxBytes, maxEntries }, signal),
     );
+    if (template !== undefined && options.request.restore !== undefined) {
+      const { start, ...context } = template;
+      return tools.keep({ ...made, key, context, start });
+    }
     const context = { environment, user: "root", workdir: undefined };
     return tools.keep({ ...made, key, context, start: undefined });
   } catch (error) {

@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import { after, before, describe, it } from "node:test";
 import { setTimeout as delay } from "node:timers/promises";
+import { imageSettingsOf } from "../model/pushed-template.js";
 import { BuildHost, WITHOUT_BUILDS } from "../testing/build-host.js";
 
 const BUILD = "00000000-0000-0000-0000-0000000000";
@@ -46,6 +47,42 @@ describe("building a template", { skip: WITHOUT_BUILDS, timeout: 240_000, concur
       "made\n# of the skeleton\nuser 755\nroot 777\nroot 777\nuser 644\n",
     );
     assert.deepEqual(await host.leftovers(), []);
+  });
+
+  it("restores the configuration of a pushed template, where it is asked to, and runs its start command", async () => {
+    const start = {
+      command: "echo up > ~/up && sleep 60",
+      ready: "[ -f ~/up ]",
+      user: "root",
+      workdir: "/var",
+      environment: { A: "b" },
+      ports: [],
+    };
+    const template = { environment: { A: "b" }, user: "root", workdir: "/tmp", limits: { cpuCount: 4 } };
+    const config = imageSettingsOf({ ...template, start });
+    const reference = await host.addImage("pushed", [], { config });
+    const base = { kind: "image", reference, credentials: undefined } as const;
+    const plain = await host.build({ base });
+    assert.deepEqual(plain.result.context, { environment: { A: "b" }, user: "user", workdir: undefined });
+    assert.equal(plain.result.start, undefined);
+    for (const restore of [{ limits: true }, { limits: false }]) {
+      const { result } = await host.build({ base, restore });
+      assert.deepEqual({ ...result.context }, template);
+      assert.deepEqual(result.start, start);
+      assert.equal(await host.run(result, "cat /root/up"), "up\n");
+    }
+    const ordinary = await host.build({ restore: { limits: true } });
+    assert.deepEqual(ordinary.result.context, {
+      environment: { OF_IMAGE: "yes" },
+      user: "user",
+      workdir: undefined,
+    });
+    const broken = imageSettingsOf({ ...template, user: "nobody-there", start: undefined });
+    const other = await host.addImage("broken", [], { config: broken });
+    await assert.rejects(
+      host.build({ base: { ...base, reference: other }, restore: { limits: true } }),
+      /user 'nobody-there' does not exist/,
+    );
   });
 
   it("takes what has not changed from the cache, from the base to the end, without a sandbox", async () => {

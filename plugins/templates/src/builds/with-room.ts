@@ -7,7 +7,7 @@ import { finished } from "node:stream/promises";
 import { SandboxError } from "@coppice/core";
 import type { Sandbox } from "@coppice/core/backend";
 import { exitText, runInGuest } from "../guest/guest-run.js";
-import { LAYOUT_NAME, writeLayout } from "../images/write-layout.js";
+import { LAYOUT_NAME, layerOfFile, writeLayout } from "../images/write-layout.js";
 import { BuildFailure } from "../model/build-failure.js";
 import type { BuildTools, Progress } from "./build-tools.js";
 
@@ -59,7 +59,7 @@ async function flattened(before: Progress, tools: BuildTools): Promise<Progress>
     await workspace.open(before.image);
     const archive = join(directory, "root.tar");
     await pack(await workspace.sandbox(), archive, { maxBytes, signal });
-    await writeLayout(layout, archive);
+    await writeLayout(layout, await layerOfFile(layout, archive));
     const source = { layout, reference: LAYOUT_NAME, maxBytes, maxEntries };
     const made = await workspace.unpack((image) => images.unpack(image, source, signal));
     return tools.keep({ ...before, ...made });

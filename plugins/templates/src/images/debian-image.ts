@@ -5,7 +5,7 @@ import { BuildFailure } from "../model/build-failure.js";
 import type { TemplatesConfig } from "../templates-config.js";
 import type { HostPrograms, HostRun } from "./host-programs.js";
 import type { PulledImage } from "./image-puller.js";
-import { LAYOUT_NAME as NAME, writeLayout } from "./write-layout.js";
+import { LAYOUT_NAME as NAME, layerOfFile, writeLayout } from "./write-layout.js";
 
 export interface DebianImagesOptions {
   readonly programs: HostPrograms;
@@ -65,7 +65,7 @@ export class DebianImages {
       if (code === 127)
         throw new BuildFailure("this server has no mmdebstrap, which its operator can install", "base");
       if (code !== 0) throw new BuildFailure(`mmdebstrap failed: ${lastError(output)}`, "base");
-      const digest = await writeLayout(layout, tar);
+      const digest = await writeLayout(layout, await layerOfFile(layout, tar));
       return { layout, digest, reference: NAME, environment: {}, [Symbol.asyncDispose]: remove };
     } catch (error) {
       await remove();

@@ -1,14 +1,11 @@
 import assert from "node:assert/strict";
-import { execFile, spawn } from "node:child_process";
-import { once } from "node:events";
-import { mkdtemp, rm, writeFile } from "node:fs/promises";
-import { createServer, type AddressInfo } from "node:net";
+import { execFile } from "node:child_process";
+import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { it } from "node:test";
-import { setTimeout as delay } from "node:timers/promises";
 import { promisify } from "node:util";
-import { writeImageLayout } from "@coppice/core/testing";
+import { openDockerRegistry, writeImageLayout } from "@coppice/core/testing";
 import { templatesConfig } from "../templates-config.js";
 import { missingPrograms } from "../testing/missing-programs.js";
 import { HostPrograms } from "./host-programs.js";
@@ -20,36 +17,16 @@ const PASSWORD = "a very secret password";
 const HTPASSWD = "me:$2b$04$7xqs93I0/F36dsnko4SVD.lplKc7XAFG.Lk6tjKErMgLfdTvW0nve\n";
 const TYPES = "application/vnd.oci.image";
 
-async function freePort(): Promise<number> {
-  const server = createServer().listen(0, "127.0.0.1");
-  await once(server, "listening");
-  const { port } = server.address() as AddressInfo;
-  server.close();
-  await once(server, "close");
-  return port;
-}
-
 it(
   "the registry of Docker gives the image of this machine's platform to its account",
   { skip: missingPrograms("skopeo", "docker-registry"), timeout: 60_000 },
   async (t) => {
     const directory = await mkdtemp(join(tmpdir(), "coppice-registry-"));
     const programs = new HostPrograms();
-    const address = `127.0.0.1:${await freePort()}`;
-    await writeFile(join(directory, "htpasswd"), HTPASSWD);
-    await writeFile(
-      join(directory, "config.yml"),
-      JSON.stringify({
-        version: 0.1,
-        storage: { filesystem: { rootdirectory: join(directory, "storage") } },
-        http: { addr: address },
-        auth: { htpasswd: { realm: "test", path: join(directory, "htpasswd") } },
-      }),
-    );
-    const registry = spawn("docker-registry", ["serve", join(directory, "config.yml")], { stdio: "ignore" });
+    const registry = await openDockerRegistry({ htpasswd: HTPASSWD });
+    const { address } = registry;
     t.after(async () => {
-      registry.kill();
-      await once(registry, "exit");
+      await registry[Symbol.asyncDispose]();
       await programs.close();
       await rm(directory, { recursive: true });
     });
@@ -59,15 +36,6 @@ it(
       headers.set("authorization", authorization);
       return fetch(`http://${address}/v2/${path}`, { ...init, headers });
     };
-    for (let tries = 0; tries < 500; tries += 1) {
-      const isUp = await ask("").then(
-        ({ ok }) => ok,
-        () => false,
-      );
-      if (isUp) break;
-      await delay(20);
-    }
-
     const manifests: object[] = [];
     for (const architecture of ["s390x", process.arch === "x64" ? "amd64" : process.arch]) {
       const layout = join(directory, architecture);

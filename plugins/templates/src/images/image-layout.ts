@@ -1,6 +1,7 @@
 import { createReadStream } from "node:fs";
 import { join } from "node:path";
 import { z } from "zod";
+import { type PushedTemplate, pushedTemplateIn } from "../model/pushed-template.js";
 import { readBounded } from "./read-bounded.js";
 
 const JSON_BYTES = 1024 * 1024;
@@ -10,13 +11,17 @@ const index = z.object({ manifests: z.tuple([descriptor]) });
 const manifest = z.object({ config: descriptor });
 const imageConfig = z.object({
   architecture: z.string().optional(),
-  config: z.object({ Env: z.array(z.string()).nullish() }).nullish(),
+  config: z
+    .object({ Env: z.array(z.string()).nullish(), Labels: z.record(z.string(), z.string()).nullish() })
+    .nullish(),
 });
 
 /** Facts about the one image of a layout. */
 export interface LayoutFacts {
   readonly architecture: string | undefined;
   readonly environment: Readonly<Record<string, string>>;
+  /** The template that was pushed as this image. */
+  readonly template: PushedTemplate | undefined;
 }
 
 /** Reads the configuration of the one image of an OCI image layout. @throws Error when it is not as specified */
@@ -30,7 +35,11 @@ export async function readLayout(layout: string): Promise<LayoutFacts> {
   const { manifests } = await read("index.json", index);
   const { config } = await read(blobOf(manifests[0]), manifest);
   const { architecture, config: settings } = await read(blobOf(config), imageConfig);
-  return { architecture, environment: variablesOf(settings?.Env ?? []) };
+  return {
+    architecture,
+    environment: variablesOf(settings?.Env ?? []),
+    template: pushedTemplateIn(settings?.Labels ?? {}),
+  };
 }
 
 /** Variables of `NAME=value` lines; empty values and broken lines are left out, as at E2B. */

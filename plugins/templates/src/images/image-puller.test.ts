@@ -366,7 +366,7 @@ describe("pulling an image", { skip: missingPrograms("skopeo") }, () => {
     const puller = await pullerOf({ registries: reach, images: { skopeo: "no-such-skopeo" } });
     await assert.rejects(
       pull(puller, image),
-      /^BuildFailure: this server cannot pull images: it has no skopeo/,
+      /^BuildFailure: this server cannot copy images: it has no skopeo/,
     );
   });
 });

@@ -1,8 +1,9 @@
 import { randomUUID } from "node:crypto";
-import { mkdir, rm, writeFile } from "node:fs/promises";
+import { mkdir, rm } from "node:fs/promises";
 import { join } from "node:path";
 import { messageOf, Semaphore } from "@coppice/core";
 import { BuildFailure } from "../model/build-failure.js";
+import type { PushedTemplate } from "../model/pushed-template.js";
 import type { RegistryCredentials } from "../model/registry-credentials.js";
 import type { TemplatesConfig } from "../templates-config.js";
 import { ARCHITECTURE } from "./architecture.js";
@@ -13,6 +14,8 @@ import { RegistryAccess, RegistryRefused } from "./registry-access.js";
 import { RegistryClient } from "./registry-client.js";
 import { type Manifest, openRegistryGate, readManifest } from "./registry-gate.js";
 import { loginOf } from "./registry-login.js";
+import { copyByGate } from "./skopeo-copy.js";
+import { LAYOUT_NAME as NAME } from "./write-layout.js";
 
 /** Takes a line about a pull. */
 export type PullLog = (line: string) => void;
@@ -37,6 +40,8 @@ export interface PulledImage extends AsyncDisposable {
   /** Name of the image in the layout. */
   readonly reference: string;
   readonly environment: Readonly<Record<string, string>>;
+  /** The template that was pushed as this image. */
+  readonly template?: PushedTemplate | undefined;
 }
 
 export interface ImagePullerOptions {
@@ -45,8 +50,6 @@ export interface ImagePullerOptions {
   /** For layouts. Nobody else uses it. */
   readonly directory: () => string;
 }
-
-const NAME = "image";
 
 /** Pulls images with skopeo. */
 export class ImagePuller {
@@ -144,52 +147,28 @@ export class ImagePuller {
         maxLayers,
         onLayer: (digest, bytes) => log(`Pulling ${digest.slice(0, 19)} (${sizeText(bytes)})`),
       });
-      const account = Buffer.from(`${gate.username}:${gate.password}`).toString("base64");
-      const auths = { auths: { [gate.address]: { auth: account } } };
-      await writeFile(join(directory, "auth.json"), JSON.stringify(auths), { mode: 0o600 });
-      const problem = await this.#copy(`${gate.address}/${NAME}@${manifest.digest}`, directory, signal);
+      const { programs, settings } = this.#options;
+      const problem = await copyByGate(gate, {
+        programs,
+        skopeo: settings.images.skopeo,
+        directory,
+        from: `@${manifest.digest}`,
+        signal,
+      });
       if (problem !== undefined) throw gate.refusal ?? new Error(problem);
       const layout = join(directory, NAME);
-      const { architecture, environment } = await readLayout(layout);
+      const { architecture, environment, template } = await readLayout(layout);
       if (architecture !== ARCHITECTURE) {
         throw new Error(
           `it is for ${architecture ?? "no architecture"}, and this server for ${ARCHITECTURE}`,
         );
       }
-      return { layout, reference: NAME, environment, [Symbol.asyncDispose]: remove };
+      return { layout, reference: NAME, environment, template, [Symbol.asyncDispose]: remove };
     } catch (error) {
       await remove();
       signal.throwIfAborted();
       throw failureOf(reference, error);
     }
-  }
-
-  /** Runs skopeo. @returns a problem of the image. @throws BuildFailure without skopeo, the signal's reason */
-  async #copy(source: string, directory: string, signal: AbortSignal): Promise<string | undefined> {
-    const { programs, settings } = this.#options;
-    // Of the host's settings for containers, none is used.
-    const words = ["--insecure-policy", "--registries-conf", "/dev/null", "--registries.d", "none"];
-    words.push("--tmpdir", directory, "--override-os", "linux", "--override-arch", ARCHITECTURE, "copy");
-    words.push("--quiet", "--src-authfile", "auth.json", "--src-tls-verify=false");
-    // Layers of other compressions are converted: a backend need not know them.
-    words.push("--dest-compress-format", "gzip", "--", `docker://${source}`, `oci:${NAME}:${NAME}`);
-    const environment = { HOME: directory, XDG_RUNTIME_DIR: directory };
-    const { code, output } = await programs.run(settings.images.skopeo, {
-      args: words,
-      cwd: directory,
-      environment,
-      signal,
-    });
-    if (code === 0) return undefined;
-    if (code === 127) {
-      const message = "this server cannot pull images: it has no skopeo, which its operator can install";
-      throw new BuildFailure(message, "base");
-    }
-    const [, said = "it could not be read"] = /level=fatal msg="((?:[^"\\]|\\.)*)"/.exec(output) ?? [];
-    return said
-      .replaceAll(/\\(.)/g, "$1")
-      .replaceAll(`docker://${source}`, "the image")
-      .replaceAll(source, "the image");
   }
 }
 

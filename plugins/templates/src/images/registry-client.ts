@@ -1,5 +1,7 @@
 import { Agent as HttpAgent, type IncomingMessage, request as requestHttp } from "node:http";
 import { Agent as HttpsAgent, request as requestHttps } from "node:https";
+import type { Readable } from "node:stream";
+import { pipeline } from "node:stream/promises";
 import { z } from "zod";
 import { type RegistryAccess, RegistryRefused, type Repository } from "./registry-access.js";
 import type { RegistryLogin } from "./registry-login.js";
@@ -12,6 +14,15 @@ export interface RegistryClientOptions {
   /** Silence of a registry after which a request fails. */
   readonly idleTimeoutMs: number;
   readonly signal: AbortSignal;
+}
+
+export interface RegistryRequest {
+  readonly method: "GET" | "HEAD" | "POST" | "PATCH" | "PUT";
+  /** In the repository, `manifests/<version>`, or an address that an answer has named. */
+  readonly path: string;
+  readonly headers?: Readonly<Record<string, string>>;
+  /** Sent once: with it, an answer of 401 is final. */
+  readonly body?: Readable;
 }
 
 /** Answer of a registry. Its body has to be read or destroyed. */
@@ -32,7 +43,7 @@ const tokenAnswer = z
   .transform(({ token, access_token }) => token ?? access_token ?? "");
 
 /**
- * Reads one repository of a registry: authenticates as the registry asks for it, and follows redirects where the
+ * Speaks to one repository of a registry: authenticates as the registry asks for it, and follows redirects where the
  * settings allow it. Credentials stay in this process.
  */
 export class RegistryClient implements Disposable {
@@ -47,37 +58,52 @@ export class RegistryClient implements Disposable {
     this.#options = options;
   }
 
+  /** `https://registry.example.com/v2/library/debian/` */
+  get url(): URL {
+    return this.#options.repository.url;
+  }
+
   /**
    * Requests `manifests/<version>` or `blobs/<digest>`. An answer of 401 is final: what there was for an authentication
    * has been tried.
    * @throws RegistryRefused, an Error of the connection, the signal's reason.
    */
   async get(path: string): Promise<RegistryAnswer> {
-    const url = new URL(path, this.#options.repository.url);
+    const accept = path.startsWith("manifests/") ? MANIFEST_TYPES : "*/*";
+    return this.send({ method: "GET", path, headers: { accept } });
+  }
+
+  /** @throws as `get` */
+  async send(request: RegistryRequest): Promise<RegistryAnswer> {
     const used = this.#authorization;
-    const answer = await this.#follow(url, await used);
-    if (answer.statusCode !== 401) return answer;
+    const answer = await this.#follow(request, await used);
+    if (answer.statusCode !== 401 || request.body !== undefined) return answer;
     const { "www-authenticate": challenge = "" } = answer.headers;
     answer.destroy();
     // Another request may have authenticated meanwhile.
     if (this.#authorization === used) this.#authorization = this.#authenticate(challenge);
-    return this.#follow(url, await this.#authorization);
+    return this.#follow(request, await this.#authorization);
   }
 
   [Symbol.dispose](): void {
     for (const agent of Object.values(this.#agents)) agent.destroy();
   }
 
-  async #follow(url: URL, authorization: string | undefined): Promise<RegistryAnswer> {
-    let place = url;
+  async #follow(request: RegistryRequest, authorization: string | undefined): Promise<RegistryAnswer> {
+    const { method, path, headers = {}, body } = request;
+    const { url } = this.#options.repository;
+    const isRead = method === "GET" || method === "HEAD";
+    let place = urlOf(path, url);
     for (let redirects = 0; redirects <= MOST_REDIRECTS; redirects += 1) {
       const isOwn = place.host === url.host;
-      const answer = await this.#request(place, {
-        accept: url.pathname.includes("/manifests/") ? MANIFEST_TYPES : "*/*",
-        ...(isOwn && authorization !== undefined && { authorization }),
-      });
+      const answer = await this.#request(
+        place,
+        { ...headers, ...(isOwn && authorization !== undefined && { authorization }) },
+        { method, body },
+      );
       const { location } = answer.headers;
-      if (![301, 302, 303, 307, 308].includes(answer.statusCode) || location === undefined) return answer;
+      const isRedirect = isRead && [301, 302, 303, 307, 308].includes(answer.statusCode);
+      if (!isRedirect || location === undefined) return answer;
       answer.destroy();
       place = urlOf(location, place);
     }
@@ -108,7 +134,14 @@ export class RegistryClient implements Disposable {
     return `Bearer ${tokenAnswer.parse(JSON.parse(body.toString()))}`;
   }
 
-  async #request(url: URL, headers: Readonly<Record<string, string>>): Promise<RegistryAnswer> {
+  async #request(
+    url: URL,
+    headers: Readonly<Record<string, string>>,
+    {
+      method = "GET",
+      body,
+    }: Partial<Pick<RegistryRequest, "method">> & { readonly body?: Readable | undefined } = {},
+  ): Promise<RegistryAnswer> {
     const { access, repository, idleTimeoutMs, signal } = this.#options;
     const lookup = access.check(url, repository.url);
     const { promise, resolve, reject } = Promise.withResolvers<RegistryAnswer>();
@@ -117,8 +150,10 @@ export class RegistryClient implements Disposable {
     const request = (isHttps ? requestHttps : requestHttp)(
       url,
       {
+        method,
         headers: { "user-agent": "coppice", ...headers },
-        agent: this.#agents[isHttps ? "https:" : "http:"],
+        // A body cannot be sent again where a kept connection has just been closed.
+        agent: body === undefined && this.#agents[isHttps ? "https:" : "http:"],
         timeout: idleTimeoutMs,
         signal,
         ...(lookup && { lookup }),
@@ -134,7 +169,9 @@ export class RegistryClient implements Disposable {
       (answered ?? request).destroy(error);
     });
     request.on("error", (error) => reject(signal.aborted ? (signal.reason as Error) : error));
-    request.end();
+    if (body === undefined) request.end();
+    // Its failure is an error of the request, too.
+    else pipeline(body, request).catch(() => undefined);
     return promise;
   }
 }

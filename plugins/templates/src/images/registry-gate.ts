@@ -1,11 +1,9 @@
-import { createHash, randomBytes } from "node:crypto";
-import { once } from "node:events";
-import { createServer, type IncomingMessage, type ServerResponse } from "node:http";
-import type { AddressInfo } from "node:net";
+import { createHash } from "node:crypto";
+import type { ServerResponse } from "node:http";
 import { Transform } from "node:stream";
 import { pipeline } from "node:stream/promises";
-import { secretEqual } from "@coppice/core";
 import { z } from "zod";
+import { openLoopbackGate, type RegistryGate } from "./loopback-gate.js";
 import { readBounded } from "./read-bounded.js";
 import type { RegistryAnswer, RegistryClient } from "./registry-client.js";
 
@@ -28,17 +26,6 @@ export interface RegistryGateOptions {
   readonly onLayer: (digest: string, bytes: number) => void;
 }
 
-/** An open gate. */
-export interface RegistryGate extends AsyncDisposable {
-  /** `127.0.0.1:<port>`. Its one repository is `image`. */
-  readonly address: string;
-  readonly username: string;
-  readonly password: string;
-  /** Reason for the first refusal, if there was one. The message is for the client. */
-  readonly refusal: Error | undefined;
-}
-
-const USERNAME = "pull";
 const PATH = /^\/v2\/image\/(manifests|blobs)\/(sha256:[0-9a-f]{64})$/;
 /** A larger one would hold up the event loop while it is parsed. */
 export const MANIFEST_BYTES = 512 * 1024;
@@ -52,46 +39,13 @@ const layered = z.object({ layers: z.array(z.object({ size: z.number() })).optio
  * so the program has no credentials, and reaches no address that the image, the registry or a redirect names.
  */
 export async function openRegistryGate(options: RegistryGateOptions): Promise<RegistryGate> {
-  const password = randomBytes(24).toString("base64url");
-  const expected = `Basic ${Buffer.from(`${USERNAME}:${password}`).toString("base64")}`;
-  const state: { refusal: Error | undefined } = { refusal: undefined };
   const transfers = new Transfers(options);
-  const server = createServer((request, response) => {
-    void serve(request, response).catch((error: unknown) => {
-      state.refusal ??= error instanceof Error ? error : new Error(String(error));
-      if (response.headersSent) response.destroy();
-      else response.writeHead(403).end();
-    });
+  return openLoopbackGate(async (request, response) => {
+    const [, kind, digest = ""] = PATH.exec(request.url ?? "") ?? [];
+    if (kind === undefined || request.method !== "GET") response.writeHead(404).end();
+    else if (kind === "manifests") await transfers.manifest(digest, response);
+    else await transfers.blob(digest, response);
   });
-
-  async function serve(request: IncomingMessage, response: ServerResponse): Promise<void> {
-    if (!secretEqual(expected, request.headers.authorization ?? "")) {
-      response.writeHead(401, { "www-authenticate": 'Basic realm="pull"' }).end();
-    } else if (request.url === "/v2/") response.writeHead(200).end();
-    else {
-      const [, kind, digest = ""] = PATH.exec(request.url ?? "") ?? [];
-      if (kind === undefined || request.method !== "GET") response.writeHead(404).end();
-      else if (kind === "manifests") await transfers.manifest(digest, response);
-      else await transfers.blob(digest, response);
-    }
-  }
-
-  server.listen(0, "127.0.0.1");
-  await once(server, "listening");
-  const { port } = server.address() as AddressInfo;
-  return {
-    address: `127.0.0.1:${port}`,
-    username: USERNAME,
-    password,
-    get refusal() {
-      return state.refusal;
-    },
-    async [Symbol.asyncDispose]() {
-      server.closeAllConnections();
-      server.close();
-      await once(server, "close");
-    },
-  };
 }
 
 /** The transfers of one pull, within its limits. */

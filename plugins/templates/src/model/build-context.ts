@@ -1,4 +1,4 @@
-import type { ImageId, StartCommand } from "@coppice/core";
+import type { ImageId, Limits, StartCommand } from "@coppice/core";
 
 /** What the steps of a build have set; the later ones and the template's sandboxes go on from here. */
 export interface BuildContext {
@@ -7,6 +7,8 @@ export interface BuildContext {
   readonly user: string;
   /** Undefined = the home of the user. */
   readonly workdir: string | undefined;
+  /** Limits of the pushed template that a build restores. */
+  readonly limits?: Pick<Limits, "cpuCount" | "memoryMiB" | "diskMiB"> | undefined;
 }
 
 /** A finished build. */

@@ -47,4 +47,6 @@ export interface BuildRequest {
   readonly force: boolean;
   readonly startCommand: string | undefined;
   readonly readyCommand: string | undefined;
+  /** The image is one of a pushed template: its configuration is kept, its limits where this says so. */
+  readonly restore?: { readonly limits: boolean } | undefined;
 }

@@ -2,7 +2,7 @@ import { abortAfter, type Clock, type Logger, parseTemplateReference, SandboxErr
 import { Semaphore } from "@coppice/core/backend";
 import type { Catalog } from "../catalog/catalog.js";
 import { BuildFailure } from "../model/build-failure.js";
-import type { BuildReason, BuildRecord } from "../model/build-record.js";
+import type { BuildLimits, BuildReason, BuildRecord } from "../model/build-record.js";
 import type { BuildLog } from "../model/build-log.js";
 import type { BuildRequest } from "../model/build-request.js";
 import type { BuildResult } from "../model/build-context.js";
@@ -12,6 +12,7 @@ import type { TemplatesStore } from "../store/templates-store.js";
 import type { TemplatesConfig } from "../templates-config.js";
 import type { Uploads } from "../uploads/uploads.js";
 import { BuildLogWriter } from "./build-log-writer.js";
+import { restoredLimits } from "./restored-limits.js";
 import type { TemplatesMetrics } from "./templates-metrics.js";
 
 export interface BuildQueueOptions {
@@ -162,15 +163,22 @@ export class BuildQueue {
       findUpload: (hash) => uploads.find({ tenant, hash }),
     });
     signal.throwIfAborted();
+    const limits = restoredLimits(request, result, this.#options.settings, (message) =>
+      log.add({ level: "warn", message, step: undefined }),
+    );
     log.close();
     // While the image is still held.
-    return this.#finish(request, result);
+    return this.#finish(request, result, limits);
   }
 
-  #finish({ buildId, templateId, tenant, backend }: BuildRequest, result: BuildResult): boolean {
+  #finish(
+    { buildId, templateId, tenant, backend }: BuildRequest,
+    result: BuildResult,
+    limits: BuildLimits | undefined,
+  ): boolean {
     const { store, clock } = this.#options;
     return store().atOnce(() => {
-      if (!store().builds.finish(buildId, result, clock.now())) return false;
+      if (!store().builds.finish(buildId, result, clock.now(), limits)) return false;
       store().images.add({ id: result.image, backend, tenant });
       store().templates.touch(templateId, clock.now());
       return true;

@@ -81,9 +81,11 @@ export class BuildTable {
     return this.#statements.start.run(nowMs, id).changes > 0;
   }
 
-  /** @returns false when it is not building any more. */
-  finish(id: string, result: BuildResult, nowMs: number): boolean {
-    return this.#statements.finish.run(result.image, JSON.stringify(result), nowMs, nowMs, id).changes > 0;
+  /** @param limits in place of those that it was asked for with. @returns false when it is not building any more. */
+  finish(id: string, result: BuildResult, nowMs: number, limits?: BuildLimits): boolean {
+    const changed = limits === undefined ? null : JSON.stringify(limits);
+    const { finish } = this.#statements;
+    return finish.run(result.image, JSON.stringify(result), changed, nowMs, nowMs, id).changes > 0;
   }
 
   /** @returns false when it has ended already. */
@@ -150,7 +152,8 @@ function prepare(database: DatabaseSync) {
       "UPDATE build SET state = 'building', updated_at_ms = ? WHERE id = ? AND state = 'waiting'",
     ),
     finish: database.prepare(
-      `UPDATE build SET state = 'ready', image = ?, result = ?, ${ended} WHERE id = ? AND state = 'building'`,
+      `UPDATE build SET state = 'ready', image = ?, result = ?, limits = coalesce(?, limits), ${ended}
+       WHERE id = ? AND state = 'building'`,
     ),
     fail: database.prepare(
       `UPDATE build SET state = 'error', reason = ?, ${ended} WHERE id = ? AND state IN ('waiting', 'building')`,

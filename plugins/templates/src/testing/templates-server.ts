@@ -1,5 +1,5 @@
 import { Readable } from "node:stream";
-import { definePlugin, type Scope } from "@coppice/core";
+import { definePlugin, SandboxError, type Scope } from "@coppice/core";
 import {
   memoryBackend,
   type MemoryBackendOptions,
@@ -14,7 +14,7 @@ import sandboxApi from "@coppice/plugin-sandbox-api";
 import type { BuildResult } from "../model/build-context.js";
 import type { BuildRequest } from "../model/build-request.js";
 import type { BuildSurroundings } from "../model/builder.js";
-import { templatesPlugin } from "../plugin.js";
+import { type Imaging, templatesPlugin } from "../plugin.js";
 import { ScriptedBuilder } from "./scripted-builder.js";
 
 export interface TemplatesServerOptions extends TestServerOptions {
@@ -28,6 +28,8 @@ export interface TemplatesServerOptions extends TestServerOptions {
     surroundings: BuildSurroundings,
     make: () => Promise<BuildResult>,
   ) => BuildResult | Promise<BuildResult>;
+  /** Without one, nothing can be pushed. */
+  readonly pusher?: Imaging["pusher"];
   /** Backend of an earlier server, with its images and sandboxes. */
   readonly backend?: MemoryBackendPlugin;
 }
@@ -87,6 +89,12 @@ export interface Status {
 
 export const START = { fromImage: "debian:12", steps: [] };
 
+const NO_PUSHER: Imaging["pusher"] = {
+  target() {
+    throw new SandboxError("image_target_invalid", "there are no registries");
+  },
+};
+
 /** A guard for tests: the header `x-tenant` says who asks. */
 const tenants = definePlugin({
   name: "tenants",
@@ -116,7 +124,7 @@ export async function templatesServer(options: TemplatesServerOptions = {}): Pro
       [tenants, {}],
       [sandboxApi, {}],
       [commands, {}],
-      [templatesPlugin(() => builder), options.settings ?? {}],
+      [templatesPlugin(() => ({ builder, pusher: options.pusher ?? NO_PUSHER })), options.settings ?? {}],
       ...(options.plugins ?? []),
     ],
   });

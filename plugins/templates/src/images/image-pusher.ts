@@ -1,0 +1,148 @@
+import { randomUUID } from "node:crypto";
+import { mkdir, rm } from "node:fs/promises";
+import { join } from "node:path";
+import { messageOf, SandboxError, Semaphore } from "@coppice/core";
+import { BuildFailure } from "../model/build-failure.js";
+import type { RegistryCredentials } from "../model/registry-credentials.js";
+import type { TransferReport } from "../model/transfer.js";
+import type { TemplatesConfig } from "../templates-config.js";
+import type { HostPrograms } from "./host-programs.js";
+import { type ImageReference, isDigest, parseImageReference } from "./image-reference.js";
+import { openPushGate } from "./push-gate.js";
+import { RegistryAccess } from "./registry-access.js";
+import { RegistryClient } from "./registry-client.js";
+import { loginOf } from "./registry-login.js";
+import { copyByGate } from "./skopeo-copy.js";
+import { LAYOUT_NAME, layerOfArchive, type LayoutLayer, writeLayout } from "./write-layout.js";
+
+export interface PushTarget {
+  /** As the client wrote it: `registry.example.com/team/name:tag`. */
+  readonly reference: string;
+  readonly credentials: RegistryCredentials | undefined;
+}
+
+export interface PushedFiles {
+  /** A tar archive. */
+  readonly archive: (signal: AbortSignal) => AsyncIterable<Uint8Array>;
+  /** About as many as the archive has. */
+  readonly bytes: number;
+  /** Configuration of the image's programs, as OCI has it. */
+  readonly settings: object;
+}
+
+export interface ImagePusherOptions {
+  readonly programs: HostPrograms;
+  readonly settings: Pick<TemplatesConfig, "images" | "registries">;
+  /** For layouts, which the next start removes if this server does not. */
+  readonly directory: () => string;
+}
+
+export interface PushOptions {
+  /** Whose turn it takes. */
+  readonly tenant: string;
+  readonly report: TransferReport;
+  readonly signal: AbortSignal;
+}
+
+/** A place of a registry that images can be pushed to. */
+export interface ImageTarget {
+  /**
+   * Pushes files as an image of one layer: equal ones have equal digests.
+   * @returns the digest of the image. @throws SandboxError image_not_pushed, the signal's reason
+   */
+  push(files: PushedFiles, options: PushOptions): Promise<string>;
+}
+
+/** Pushes images with skopeo. */
+export class ImagePusher {
+  readonly #options: ImagePusherOptions;
+  readonly #access: RegistryAccess;
+  readonly #turns: Semaphore;
+
+  constructor(options: ImagePusherOptions) {
+    this.#options = options;
+    this.#access = new RegistryAccess(options.settings.registries);
+    this.#turns = new Semaphore(options.settings.images.maxConcurrentPulls);
+  }
+
+  /** Nothing is connected to yet. @throws SandboxError image_target_invalid */
+  target({ reference: text, credentials }: PushTarget): ImageTarget {
+    try {
+      const reference = parseImageReference(text);
+      if (isDigest(reference.version)) throw new Error(`'${text}' names a digest: name a tag, or nothing`);
+      // A mirror is for reading.
+      const repository = this.#access.find(reference, true);
+      return {
+        push: (files, options) =>
+          this.#turns.run(
+            () => this.#push(files, { ...options, reference, repository, credentials }),
+            options.signal,
+            options.tenant,
+          ),
+      };
+    } catch (error) {
+      throw new SandboxError("image_target_invalid", messageOf(error), { cause: error });
+    }
+  }
+
+  async #push(
+    files: PushedFiles,
+    {
+      reference,
+      repository,
+      credentials,
+      report,
+      signal,
+    }: PushOptions & {
+      readonly reference: ImageReference;
+      readonly repository: ReturnType<RegistryAccess["find"]>;
+      readonly credentials: RegistryCredentials | undefined;
+    },
+  ): Promise<string> {
+    const { programs, settings } = this.#options;
+    const directory = join(this.#options.directory(), randomUUID());
+    const layout = join(directory, LAYOUT_NAME);
+    try {
+      const login = await loginOf(credentials, signal);
+      await mkdir(join(layout, "blobs/sha256"), { recursive: true, mode: 0o700 });
+      const layer = await this.#pack(files, { layout, report, signal });
+      const digest = await writeLayout(layout, layer, files.settings);
+      const idleTimeoutMs = settings.images.idleTimeout;
+      using client = new RegistryClient({ access: this.#access, repository, login, idleTimeoutMs, signal });
+      let done = 0;
+      const onBytes = (bytes: number): void =>
+        report({ phase: "pushing", done: Math.min((done += bytes), layer.size), total: layer.size });
+      onBytes(0);
+      await using gate = await openPushGate({ client, onBytes });
+      const { skopeo } = settings.images;
+      const to = `:${reference.version}`;
+      const problem = await copyByGate(gate, { programs, skopeo, directory, to, signal });
+      if (problem === undefined) return digest;
+      throw gate.refusal ?? new Error(problem);
+    } catch (error) {
+      signal.throwIfAborted();
+      if (error instanceof SandboxError) throw error;
+      const reason = messageOf(error);
+      const text =
+        error instanceof BuildFailure ? reason : `failed to push image '${reference.text}': ${reason}`;
+      throw new SandboxError("image_not_pushed", text, { cause: error });
+    } finally {
+      await rm(directory, { recursive: true, force: true });
+    }
+  }
+
+  #pack(
+    { archive, bytes }: PushedFiles,
+    { layout, report, signal }: Pick<PushOptions, "report" | "signal"> & { readonly layout: string },
+  ): Promise<LayoutLayer> {
+    async function* counted(): AsyncIterable<Uint8Array> {
+      let done = 0;
+      for await (const chunk of archive(signal)) {
+        done += chunk.byteLength;
+        report({ phase: "packing", done, total: done > bytes ? undefined : bytes });
+        yield chunk;
+      }
+    }
+    return layerOfArchive(layout, counted(), signal);
+  }
+}
