@@ -165,19 +165,27 @@ export class PayloadWriter {
   #length = 0;
 
   u8(value: number): this {
-    return this.#put(1, (bytes, at) => bytes.writeUInt8(value, at));
+    const at = this.#reserve(1);
+    this.#bytes.writeUInt8(value, at);
+    return this;
   }
 
   u16(value: number): this {
-    return this.#put(2, (bytes, at) => bytes.writeUInt16LE(value, at));
+    const at = this.#reserve(2);
+    this.#bytes.writeUInt16LE(value, at);
+    return this;
   }
 
   u32(value: number): this {
-    return this.#put(4, (bytes, at) => bytes.writeUInt32LE(value, at));
+    const at = this.#reserve(4);
+    this.#bytes.writeUInt32LE(value, at);
+    return this;
   }
 
   u64(value: bigint): this {
-    return this.#put(8, (bytes, at) => bytes.writeBigUInt64LE(value, at));
+    const at = this.#reserve(8);
+    this.#bytes.writeBigUInt64LE(value, at);
+    return this;
   }
 
   /** UTF-8 with a length prefix of two or four bytes. @throws RangeError when the length does not fit. */
@@ -185,11 +193,15 @@ export class PayloadWriter {
     const length = Buffer.byteLength(value);
     if (prefixBytes === 2) this.u16(length);
     else this.u32(length);
-    return this.#put(length, (bytes, at) => bytes.write(value, at, "utf8"));
+    const at = this.#reserve(length);
+    this.#bytes.write(value, at, "utf8");
+    return this;
   }
 
   bytes(value: Uint8Array): this {
-    return this.#put(value.byteLength, (bytes, at) => bytes.set(value, at));
+    const at = this.#reserve(value.byteLength);
+    this.#bytes.set(value, at);
+    return this;
   }
 
   get byteLength(): number {
@@ -200,7 +212,8 @@ export class PayloadWriter {
     return this.#bytes.subarray(0, this.#length);
   }
 
-  #put(count: number, write: (bytes: Buffer, at: number) => unknown): this {
+  /** Makes room. @returns where it begins. It may replace the buffer: read `#bytes` afterwards. */
+  #reserve(count: number): number {
     const start = this.#length;
     if (start + count > this.#bytes.byteLength) {
       const larger = Buffer.allocUnsafe(Math.max(this.#bytes.byteLength * 2, start + count));
@@ -208,8 +221,7 @@ export class PayloadWriter {
       this.#bytes = larger;
     }
     this.#length += count;
-    write(this.#bytes, start);
-    return this;
+    return start;
   }
 }
 

@@ -201,13 +201,13 @@ export class HttpListener implements Listener {
 
   async #serve(message: IncomingMessage, response: ServerResponse): Promise<void> {
     const startedAt = performance.now();
-    const { id, log } = this.#identify(message);
+    const { id, logOf } = this.#identify(message);
     // Not before an answer of a program: Node writes the headers of those faster where none was set.
     const name = (): unknown => response.headersSent || response.setHeader("x-request-id", id);
     let surfaceName = this.name;
     // Read at the end: a client may have its answer before the route has matched.
     let routeOf: (message: IncomingMessage) => RoutePattern = () => "none";
-    let answerTo = (error: unknown) => toHttpError(error, log);
+    let answerTo = (error: unknown) => toHttpError(error, logOf());
     const use = this.#use(response);
     response.once("close", () => {
       const answered = {
@@ -219,7 +219,8 @@ export class HttpListener implements Listener {
       };
       use.end();
       this.#services.metrics(answered);
-      log.debug({ ...answered, reason: refusalOf(response) }, "request ended");
+      if (this.#services.log.isLevelEnabled("debug"))
+        logOf().debug({ ...answered, reason: refusalOf(response) }, "request ended");
     });
     // A client that leaves in the middle of either direction must not cause an unhandled error.
     message.on("error", () => undefined);
@@ -235,7 +236,7 @@ export class HttpListener implements Listener {
         return;
       }
       const destination = await this.#destination(message, arrival);
-      const request = this.#request({ id, log, message, destination, closing: response });
+      const request = this.#request({ id, logOf, message, destination, closing: response });
       surfaceName = request.surface;
       if (destination.kind === "peer") {
         routeOf = () => "peer";
@@ -286,8 +287,8 @@ export class HttpListener implements Listener {
   }
 
   async #upgrade(message: IncomingMessage, socket: Duplex, head: Buffer): Promise<void> {
-    const { id, log } = this.#identify(message);
-    let answerTo = (error: unknown) => toHttpError(error, log);
+    const { id, logOf } = this.#identify(message);
+    let answerTo = (error: unknown) => toHttpError(error, logOf());
     socket.on("error", () => undefined);
     this.#upgraded.add(socket);
     const use = this.#use(socket);
@@ -299,7 +300,7 @@ export class HttpListener implements Listener {
       this.#refuseForeign(message);
       const arrival = this.#services.peers.arrivalAt(this.name, message);
       const destination = await this.#destination(message, arrival);
-      const request = this.#request({ id, log, message, destination, closing: socket });
+      const request = this.#request({ id, logOf, message, destination, closing: socket });
       if (destination.kind === "peer") {
         await destination.peer.relayUpgrade(request, { message, socket, head });
         return;
@@ -369,21 +370,24 @@ export class HttpListener implements Listener {
     };
   }
 
-  #identify(message: IncomingMessage): { readonly id: string; readonly log: Logger } {
+  /** Few requests log anything: a logger that knows the request is made for those alone. */
+  #identify(message: IncomingMessage): { readonly id: string; readonly logOf: () => Logger } {
     const given = message.headers["x-request-id"];
     const id = typeof given === "string" && SANE_REQUEST_ID.test(given) ? given : randomUUID();
-    return { id, log: this.#services.log.child({ requestId: id }) };
+    let log: Logger | undefined;
+    return { id, logOf: () => (log ??= this.#services.log.child({ requestId: id })) };
   }
 
   #request(parts: {
     readonly id: string;
-    readonly log: Logger;
+    readonly logOf: () => Logger;
     readonly message: IncomingMessage;
     readonly destination: Destination;
     readonly closing: ServerResponse | Duplex;
   }): SurfaceRequest {
-    const { id, log, message, destination, closing } = parts;
+    const { id, logOf, message, destination, closing } = parts;
     const { url, target } = destination;
+    let log: Logger | undefined;
     const gone = new AbortController();
     this.#running.add(gone);
     closing.once("close", () => {
@@ -396,7 +400,10 @@ export class HttpListener implements Listener {
       method: message.method ?? "",
       url,
       headers: message.headers,
-      log: target === undefined ? log : log.child({ sandboxId: target.sandbox.record.id }),
+      get log() {
+        log ??= target === undefined ? logOf() : logOf().child({ sandboxId: target.sandbox.record.id });
+        return log;
+      },
       signal: gone.signal,
       target,
       protocol: this.#services.clientAddresses.protocolOf(message.socket, message.headers),
@@ -417,9 +424,9 @@ async function admit(
 
 function parseUrl({ url = "/" }: IncomingMessage): URL {
   const text = url.startsWith("/") ? `http://server${url}` : url;
-  if (!URL.canParse(text, "http://server"))
-    throw new SandboxError("target_invalid", "the request target is no URL");
-  return new URL(text, "http://server");
+  const parsed = URL.parse(text, "http://server");
+  if (parsed === null) throw new SandboxError("target_invalid", "the request target is no URL");
+  return parsed;
 }
 
 /**

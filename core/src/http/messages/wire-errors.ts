@@ -128,7 +128,7 @@ export function errorInterceptor(
       // An error thrown while a stream is read bypasses the catch below.
       return { ...response, message: translated(response.message, { signal: request.signal, log }) };
     } catch (error) {
-      throw toConnectError(endOf(request.signal, error), log);
+      throw connectErrorOf(error, request.signal, log);
     }
   };
 }
@@ -140,8 +140,13 @@ async function* translated<T>(
   try {
     yield* messages;
   } catch (error) {
-    throw toConnectError(endOf(signal, error), log);
+    throw connectErrorOf(error, signal, log);
   }
+}
+
+/** The error with which an RPC is answered. @param signal of the RPC, which aborts when its client is gone. */
+export function connectErrorOf(error: unknown, signal: AbortSignal, log: Logger): ConnectError {
+  return toConnectError(endOf(signal, error), log);
 }
 
 /** Error with which an RPC ended. Without a client, or after its deadline, it may fail anywhere, with any message. */

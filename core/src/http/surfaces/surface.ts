@@ -15,6 +15,7 @@ import { HttpError, withBody, withReason } from "../messages/http-error.js";
 import { responseKey } from "../messages/message-stream.js";
 import type { Scope } from "./principal.js";
 import { permitByMethod, permittedScopes, requireScope, scopeOfMethod } from "./permit.js";
+import { noteStreams, readStreamCall, type StreamRpc, withRead } from "./stream-rpc.js";
 import { overlaps } from "./route-overlap.js";
 import { sendAnswer } from "../messages/send-answer.js";
 import { notedSandbox, requestIn, requestKey, type SurfaceRequest } from "./surface-request.js";
@@ -56,6 +57,10 @@ export interface RouterOptions {
   readonly guard?: Guard;
 }
 
+interface Rpc extends Owned<UniversalHandler> {
+  readonly stream: StreamRpc | undefined;
+}
+
 interface Served {
   readonly request: SurfaceRequest;
   route: () => RoutePattern;
@@ -84,14 +89,14 @@ export class Surface {
   readonly name: string;
   readonly #options: SurfaceOptions;
   readonly #routers: (Owned<Router> & RouterOptions)[] = [];
-  readonly #rpcRouters: Owned<ConnectRouter>[] = [];
+  readonly #rpcRouters: (Owned<ConnectRouter> & { readonly streams: ReadonlyMap<string, StreamRpc> })[] = [];
   readonly #upgrades: Upgrade[] = [];
   readonly #guards: Owned<Guard>[] = [];
   readonly #observers: Owned<Observer>[] = [];
   /** Koa makes its context from the message alone: this is how a request gets into `ctx.state`. */
   readonly #served = new WeakMap<IncomingMessage, Served>();
   #koa: ReturnType<Koa["callback"]> | undefined;
-  #rpcs: ReadonlyMap<string, Owned<UniversalHandler>> = new Map();
+  #rpcs: ReadonlyMap<string, Rpc> = new Map();
 
   constructor(name: string, options: SurfaceOptions) {
     this.name = name;
@@ -128,7 +133,7 @@ export class Surface {
       jsonOptions: { ignoreUnknownFields: true },
       interceptors: [errorInterceptor((values) => requestIn(values).log)],
     });
-    this.#rpcRouters.push({ plugin, value: router });
+    this.#rpcRouters.push({ plugin, value: router, streams: noteStreams(router) });
     return router;
   }
 
@@ -215,8 +220,14 @@ export class Surface {
   /** Freezes what was registered into handlers. Call once, before the first request. */
   seal(): void {
     this.#rpcs = new Map(
-      this.#rpcRouters.flatMap(({ plugin, value }) =>
-        value.handlers.map((handler) => [handler.requestPath, { plugin, value: handler }] as const),
+      this.#rpcRouters.flatMap(({ plugin, value, streams }) =>
+        value.handlers.map(
+          (handler) =>
+            [
+              handler.requestPath,
+              { plugin, value: handler, stream: streams.get(handler.requestPath) },
+            ] as const,
+        ),
       ),
     );
     const koa = new Koa();
@@ -325,7 +336,7 @@ export class Surface {
   }
 
   async #serveRpc(
-    { plugin, value: rpc }: Owned<UniversalHandler>,
+    { plugin, value: rpc, stream }: Rpc,
     request: SurfaceRequest,
     message: IncomingMessage,
     response: ServerResponse,
@@ -338,8 +349,16 @@ export class Surface {
     let answer;
     try {
       requireScope(request, RPC_SCOPE);
+      const onAnswer = (): void => this.#tell(request, { status: 200, route });
+      const call = { request, message, response, values, onAnswer };
+      const read = stream && (await readStreamCall(stream, call, this.#options.messageLimitBytes));
+      if (typeof read === "function") {
+        await runAs(plugin, read);
+        return;
+      }
+      const universal = universalRequestFromNodeRequest(message, response, undefined, values);
       answer = await runAs(plugin, () =>
-        rpc(universalRequestFromNodeRequest(message, response, undefined, values)),
+        rpc(read === undefined ? universal : { ...universal, body: withRead(read, message) }),
       );
       if (mayBeUnparsable(message.headers)) answer = await blameSender(answer);
       if (answer.body === undefined && answer.status >= 400) {

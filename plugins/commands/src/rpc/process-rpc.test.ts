@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import { after, before, describe, it } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
+import { gzipSync } from "node:zlib";
 import { Code, ConnectError, createClient } from "@connectrpc/connect";
 import { createConnectTransport } from "@connectrpc/connect-node";
 import { create } from "@bufbuild/protobuf";
@@ -396,6 +397,32 @@ describe("process.Process", { timeout: 240_000 }, () => {
     assert.equal((await post("Start", "text/plain", "x")).status, 415);
     assert.equal((await server.fetch("/process.Process/Start")).status, 405);
     assert.equal((await run("Start", sh("echo served"))).stdout, "served\n");
+  });
+
+  it("a request in pieces and a compressed one are served as a plain one", async () => {
+    const request = envelope(sh("echo served"));
+    const pieces = async function* () {
+      for (const piece of [request.subarray(0, 3), request.subarray(3, 20), request.subarray(20)]) {
+        yield piece;
+        await sleep(5);
+      }
+    };
+    const packed = gzipSync(request.subarray(5));
+    const compressed = Buffer.concat([Buffer.from([1, 0, 0, 0, packed.length]), packed]);
+    const bodies: [NonNullable<RequestInit["body"]>, Readonly<Record<string, string>>][] = [
+      [ReadableStream.from(pieces()), {}],
+      [compressed, { "connect-content-encoding": "gzip" }],
+    ];
+    for (const [body, headers] of bodies) {
+      const response = await server.fetch("/process.Process/Start", {
+        method: "POST",
+        headers: { "content-type": "application/connect+json", ...headers },
+        body,
+        duplex: "half",
+      });
+      const said = digest(await Array.fromAsync(frames(response.body ?? new ReadableStream())));
+      assert.deepEqual([said.stdout, said.trailer], ["served\n", {}]);
+    }
   });
 
   it("every command that was started is counted in one status, kill races included", async () => {

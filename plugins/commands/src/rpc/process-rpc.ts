@@ -60,7 +60,7 @@ export function mountProcessRpc(rpc: Pick<ConnectRouter, "service">, options: Pr
         args: request.process?.args,
         environment: request.process?.envs,
         cwd: request.process?.cwd,
-        user: basicUser(context.requestHeader.get("authorization")),
+        user: basicUser(requestOf(context).headers.authorization),
         tag: request.tag,
         terminal: request.pty && readTerminalSize(request.pty),
         input: request.stdin === false ? "none" : "pipe",
@@ -198,8 +198,8 @@ function readTimeoutMs(context: HandlerContext): number | undefined {
 }
 
 function readKeepaliveMs(context: HandlerContext): number | undefined {
-  const header = context.requestHeader.get("keepalive-ping-interval") ?? "";
-  const seconds = /^\d{1,9}$/.test(header) ? Number(header) : 0;
+  const header = requestOf(context).headers["keepalive-ping-interval"];
+  const seconds = typeof header === "string" && /^\d{1,9}$/.test(header) ? Number(header) : 0;
   return seconds > 0 ? Math.min(seconds, MAX_KEEPALIVE_SECONDS) * 1000 : undefined;
 }
 

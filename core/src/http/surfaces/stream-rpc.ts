@@ -1,0 +1,276 @@
+import type { IncomingHttpHeaders, IncomingMessage, ServerResponse } from "node:http";
+import { create, fromBinary, fromJsonString, type Message, toBinary, toJsonString } from "@bufbuild/protobuf";
+import {
+  Code,
+  ConnectError,
+  type ConnectRouter,
+  type ContextValues,
+  createMethodImplSpec,
+  createServiceImplSpec,
+  type HandlerContext,
+  type MethodImplSpec,
+} from "@connectrpc/connect";
+import { endStreamToJson } from "@connectrpc/connect/protocol-connect";
+import { connectErrorOf } from "../messages/wire-errors.js";
+import { writeChunk } from "../messages/write-chunk.js";
+import type { SurfaceRequest } from "./surface-request.js";
+
+/** An RPC whose answer is a stream, as its plugin implements it. */
+export type StreamRpc = Extract<MethodImplSpec, { kind: "server_streaming" }>;
+
+export interface StreamCall {
+  readonly request: SurfaceRequest;
+  readonly message: IncomingMessage;
+  readonly response: ServerResponse;
+  readonly values: ContextValues;
+  /** Called before the head of the answer is sent. */
+  readonly onAnswer: () => void;
+}
+
+type Codec = "json" | "proto";
+
+const HEAD_BYTES = 5;
+const END_STREAM = 0x02;
+const JSON_READ = { ignoreUnknownFields: true };
+/** End of a stream without an error and without trailers. */
+const PLAIN_END = envelope(END_STREAM, Buffer.from("{}"));
+
+/** Notes the streaming RPCs that are added to a router from now on, by their paths. */
+export function noteStreams(router: ConnectRouter): ReadonlyMap<string, StreamRpc> {
+  const streams = new Map<string, StreamRpc>();
+  const note = (spec: MethodImplSpec): void => {
+    const { method } = spec;
+    if (spec.kind === "server_streaming") streams.set(`/${method.parent.typeName}/${method.name}`, spec);
+  };
+  const { service, rpc } = router;
+  // Connect's own handler serves those with options.
+  router.service = (description, implementation, options) => {
+    if (options === undefined)
+      for (const spec of Object.values(createServiceImplSpec(description, implementation).methods))
+        note(spec);
+    return service(description, implementation, options);
+  };
+  router.rpc = (method, implementation, options) => {
+    if (options === undefined) note(createMethodImplSpec(method, implementation));
+    return rpc(method, implementation, options);
+  };
+  return streams;
+}
+
+/**
+ * Reads the request of a streaming RPC. Connect's handler passes each message through a dozen generators, which takes
+ * longer than all else that a short command needs of this server; so the usual request is served here, and every
+ * other, such as a compressed or a malformed one, by Connect's.
+ * @returns what serves the call, or the chunks of the body that were read when it is one for Connect's handler.
+ */
+export async function readStreamCall(
+  rpc: StreamRpc,
+  call: StreamCall,
+  limitBytes: number,
+): Promise<(() => Promise<void>) | readonly Buffer[]> {
+  const { headers } = call.message;
+  const codec = codecOf(headers);
+  if (codec === undefined) return [];
+  const body = await readEnvelope(call.message, limitBytes);
+  if (!Buffer.isBuffer(body)) return body;
+  const input = parse(rpc, codec, body);
+  // An answer tells the error as Connect does.
+  if (input === undefined) return [body];
+  return () => serve(rpc, codec, input, call);
+}
+
+/** Undefined for a request that is not served here. */
+function codecOf(headers: IncomingHttpHeaders): Codec | undefined {
+  const { "content-type": type, "connect-timeout-ms": timeout = "0" } = headers;
+  const isPlain =
+    headers["connect-content-encoding"] === undefined &&
+    /^\d{1,10}$/.test(String(timeout)) &&
+    headers["content-encoding"] === undefined;
+  if (!isPlain) return undefined;
+  if (type === "application/connect+json") return "json";
+  return type === "application/connect+proto" ? "proto" : undefined;
+}
+
+/** @returns the only envelope of a body, or else the chunks that were read. */
+function readEnvelope(message: IncomingMessage, limitBytes: number): Promise<Buffer | readonly Buffer[]> {
+  const { promise, resolve } = Promise.withResolvers<Buffer | readonly Buffer[]>();
+  const chunks: Buffer[] = [];
+  let bytes = 0;
+  const isWithin = (): boolean => {
+    if (bytes < HEAD_BYTES) return true;
+    const head =
+      chunks.length === 1 && chunks[0] !== undefined ? chunks[0] : Buffer.concat(chunks, HEAD_BYTES);
+    const length = head.readUInt32BE(1);
+    return head[0] === 0 && length <= limitBytes && bytes <= HEAD_BYTES + length;
+  };
+  const finish = (isWhole: boolean): void => {
+    message.off("data", take).off("end", end).off("close", leave).pause();
+    const whole = isWhole ? Buffer.concat(chunks) : undefined;
+    const isOne = whole !== undefined && bytes >= HEAD_BYTES && whole.readUInt32BE(1) === bytes - HEAD_BYTES;
+    resolve(isOne ? whole : chunks);
+  };
+  const take = (chunk: Buffer): void => {
+    chunks.push(chunk);
+    bytes += chunk.length;
+    if (!isWithin()) finish(false);
+  };
+  const end = (): void => finish(true);
+  const leave = (): void => finish(false);
+  message.on("data", take).on("end", end).on("close", leave);
+  return promise;
+}
+
+/** The whole body of a message of which chunks were read. */
+export async function* withRead(read: readonly Buffer[], message: IncomingMessage): AsyncGenerator<Buffer> {
+  yield* read;
+  yield* message as AsyncIterable<Buffer>;
+}
+
+function parse({ method }: StreamRpc, codec: Codec, body: Buffer): Message | undefined {
+  const payload = body.subarray(HEAD_BYTES);
+  try {
+    if (codec === "json") return fromJsonString(method.input, payload.toString("utf8"), JSON_READ);
+    return fromBinary(method.input, payload);
+  } catch {
+    return undefined;
+  }
+}
+
+async function serve(
+  { method, impl }: StreamRpc,
+  codec: Codec,
+  input: Message,
+  call: StreamCall,
+): Promise<void> {
+  const { request, response } = call;
+  const context = new StreamContext(method, codec, call);
+  const begin = (): void => {
+    call.onAnswer();
+    response.setHeaders(context.responseHeader);
+    response.writeHead(200);
+  };
+  let error: ConnectError | undefined;
+  try {
+    for await (const output of impl(input, context)) {
+      if (!response.headersSent) begin();
+      const sent = create(method.output, output);
+      const bytes =
+        codec === "json" ? Buffer.from(toJsonString(method.output, sent)) : toBinary(method.output, sent);
+      await writeChunk(response, [envelope(0, bytes)]);
+      if (response.destroyed) return;
+    }
+  } catch (thrown) {
+    error = connectErrorOf(thrown, context.usedSignal, request.log);
+  } finally {
+    context.end();
+  }
+  if (response.destroyed) return;
+  if (!response.headersSent) begin();
+  const trailer = context.usedTrailer;
+  response.end(
+    error === undefined && trailer === undefined
+      ? PLAIN_END
+      : envelope(
+          END_STREAM,
+          Buffer.from(JSON.stringify(endStreamToJson(trailer ?? new Headers(), error, undefined))),
+        ),
+  );
+}
+
+function envelope(flags: number, payload: Uint8Array): Buffer {
+  const bytes = Buffer.allocUnsafe(HEAD_BYTES + payload.length);
+  bytes[0] = flags;
+  bytes.writeUInt32BE(payload.length, 1);
+  bytes.set(payload, HEAD_BYTES);
+  return bytes;
+}
+
+/** A handler's context that makes only what is asked of it. */
+class StreamContext implements HandlerContext {
+  readonly service;
+  readonly method;
+  readonly protocolName = "connect";
+  readonly requestMethod = "POST";
+  readonly values: ContextValues;
+  readonly responseHeader: Headers;
+  readonly #call: StreamCall;
+  readonly #endsAt: number | undefined;
+  #requestHeader: Headers | undefined;
+  #trailer: Headers | undefined;
+  #controller: AbortController | undefined;
+  #stopTimer = (): void => {};
+  readonly timeoutMs = (): number | undefined =>
+    this.#endsAt === undefined ? undefined : this.#endsAt - Date.now();
+
+  constructor(method: StreamRpc["method"], codec: Codec, call: StreamCall) {
+    this.service = method.parent;
+    this.method = method;
+    this.values = call.values;
+    this.#call = call;
+    this.responseHeader = new Headers({ "content-type": `application/connect+${codec}` });
+    const timeout = call.message.headers["connect-timeout-ms"];
+    if (timeout !== undefined) this.#endsAt = Date.now() + Number(timeout);
+  }
+
+  get url(): string {
+    return this.#call.request.url.href;
+  }
+
+  get requestHeader(): Headers {
+    this.#requestHeader ??= headersOf(this.#call.message.headers);
+    return this.#requestHeader;
+  }
+
+  get responseTrailer(): Headers {
+    this.#trailer ??= new Headers();
+    return this.#trailer;
+  }
+
+  /** Undefined when no handler asked for it. */
+  get usedTrailer(): Headers | undefined {
+    return this.#trailer;
+  }
+
+  /** Aborts when the client is gone, at the deadline, and at the end. */
+  get signal(): AbortSignal {
+    if (this.#controller !== undefined) return this.#controller.signal;
+    const controller = new AbortController();
+    this.#controller = controller;
+    const { signal } = this.#call.request;
+    const follow = (): void => controller.abort(signal.reason);
+    if (signal.aborted) follow();
+    signal.addEventListener("abort", follow, { once: true });
+    const leftMs = this.timeoutMs();
+    const timer =
+      leftMs === undefined
+        ? undefined
+        : setTimeout(
+            () => controller.abort(new ConnectError("the operation timed out", Code.DeadlineExceeded)),
+            Math.max(leftMs, 0),
+          );
+    this.#stopTimer = () => {
+      clearTimeout(timer);
+      signal.removeEventListener("abort", follow);
+    };
+    return controller.signal;
+  }
+
+  /** The signal that the handler's errors may come from. */
+  get usedSignal(): AbortSignal {
+    return this.#controller?.signal ?? this.#call.request.signal;
+  }
+
+  end(): void {
+    this.#stopTimer();
+    this.#controller?.abort();
+  }
+}
+
+function headersOf(headers: IncomingHttpHeaders): Headers {
+  const made = new Headers();
+  for (const [name, value] of Object.entries(headers)) {
+    if (value === undefined) continue;
+    for (const one of Array.isArray(value) ? value : [value]) made.append(name, one);
+  }
+  return made;
+}
