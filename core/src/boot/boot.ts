@@ -222,7 +222,10 @@ async function assemble({ configuration, source, clock, log, cleanup }: Assembly
     ...domain,
     clock,
     targets: targeting,
-    listeners: { all: () => listeners },
+    listeners: {
+      all: () => listeners,
+      cut: (reason) => listeners.forEach((listener) => listener.cut(reason)),
+    },
     peers,
     greeting,
   });

@@ -172,15 +172,18 @@ export class HttpListener implements Listener {
     const { promise, resolve } = Promise.withResolvers<void>();
     this.#server.close(() => resolve());
     this.#server.closeIdleConnections();
-    const cut = (): void => {
-      for (const request of this.#running) request.abort(new Error("the server is stopping"));
-      for (const socket of this.#upgraded) socket.destroy();
-      this.#server.closeAllConnections();
-    };
+    const cut = (): void => this.cut("the server is stopping");
     giveUp.addEventListener("abort", cut, { once: true });
     if (giveUp.aborted) cut();
     await promise;
     giveUp.removeEventListener("abort", cut);
+  }
+
+  /** Cuts every connection; new ones are taken. */
+  cut(reason: string): void {
+    for (const request of this.#running) request.abort(new Error(reason));
+    for (const socket of this.#upgraded) socket.destroy();
+    this.#server.closeAllConnections();
   }
 
   #count(socket: Socket): void {

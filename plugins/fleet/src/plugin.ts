@@ -63,7 +63,10 @@ export const plugin = definePlugin({
       store,
       prefix: NODES,
       parse: nodeOf,
-      onChange: (_, now) => now ?? lost.lookSoon(),
+      onChange: (name, now) => {
+        router.forget(name);
+        if (now === undefined) lost.lookSoon();
+      },
       log,
     });
     const found = new KeyView({ store, prefix: SANDBOXES, parse: sandboxOf, log });
@@ -78,6 +81,8 @@ export const plugin = definePlugin({
       clock,
       log,
     });
+    // What they stream is of sandboxes that the others take for lost.
+    membership.onFenced(() => listeners.cut("this server has lost its place in the fleet"));
     membership.onJoined(() => own.reconcile());
     membership.onJoined(() => lost.lookSoon());
     startups.add(own);

@@ -24,6 +24,8 @@ export interface Listener {
 /** The listeners of this server. */
 export interface Listeners {
   all(): readonly Listener[];
+  /** Cuts the connections of all clients at once; new ones are taken. */
+  cut(reason: string): void;
 }
 
 export const Listeners = createToken<Listeners>("listeners");

@@ -82,7 +82,7 @@ export class OwnSandboxes implements Startup {
         this.#givenUp.add(id);
         log.warn({ sandbox: id }, "a sandbox that the fleet has given up is ended");
         // A failure is logged there, and tried again.
-        void sandboxes.kill(id, "backend lost").catch(() => undefined);
+        void sandboxes.kill(id, "server lost").catch(() => undefined);
       }
     }
     for (const [id, known] of recorded)

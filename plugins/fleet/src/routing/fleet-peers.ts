@@ -36,7 +36,8 @@ export class FleetPeers implements PeerFinder {
   readonly listener: string;
   readonly #options: FleetPeersOptions;
   readonly #connections: PeerConnections;
-  readonly #peers = new WeakMap<NodeRecord, Peer>();
+  /** By name, those that requests were passed on to. */
+  readonly #peers = new Map<string, HttpPeer>();
   #lookups = 0;
 
   constructor(options: FleetPeersOptions) {
@@ -85,6 +86,12 @@ export class FleetPeers implements PeerFinder {
     };
   }
 
+  /** Ends what is under way with a server that left its place, or took it again. */
+  forget(node: string): void {
+    this.#peers.get(node)?.end();
+    this.#peers.delete(node);
+  }
+
   close(): void {
     this.#connections.http.destroy();
     this.#connections.https.destroy();
@@ -107,13 +114,12 @@ export class FleetPeers implements PeerFinder {
     }
   }
 
-  #peerOf(node: string, record: NodeRecord): Peer {
-    const known = this.#peers.get(record);
+  #peerOf(node: string, { address }: NodeRecord): Peer {
+    const known = this.#peers.get(node);
     if (known !== undefined) return known;
     const { secret, connectMs } = this.#options;
-    const { address } = record;
     const peer = new HttpPeer({ node, address, secret, connectMs, connections: this.#connections });
-    this.#peers.set(record, peer);
+    this.#peers.set(node, peer);
     return peer;
   }
 }

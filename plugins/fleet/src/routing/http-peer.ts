@@ -29,6 +29,7 @@ export interface HttpPeerOptions {
 /** Another server of the fleet, reached over HTTP. */
 export class HttpPeer implements Peer {
   readonly #options: HttpPeerOptions;
+  readonly #open = new Set<ClientRequest | Duplex>();
 
   constructor(options: HttpPeerOptions) {
     this.#options = options;
@@ -88,6 +89,7 @@ export class HttpPeer implements Peer {
       resolve();
     });
     sent.once("upgrade", (answer, upstream, first) => {
+      this.#track(upstream);
       upstream.on("error", () => socket.destroy());
       upstream.once("close", () => socket.destroy());
       socket.once("close", () => upstream.destroy());
@@ -100,6 +102,16 @@ export class HttpPeer implements Peer {
     });
     sent.end();
     await answered;
+  }
+
+  /** Ends what is under way: a server that is gone may never say so. */
+  end(): void {
+    for (const exchange of this.#open) exchange.destroy(new Error("the server is gone"));
+  }
+
+  #track(exchange: ClientRequest | Duplex): void {
+    this.#open.add(exchange);
+    exchange.once("close", () => this.#open.delete(exchange));
   }
 
   #request(
@@ -120,6 +132,7 @@ export class HttpPeer implements Peer {
       setHost: false,
       agent: agent ?? connections[isTls ? "https" : "http"],
     });
+    this.#track(sent);
     sent.once("socket", (socket) => {
       if (!socket.connecting) return;
       const timer = setTimeout(() => socket.destroy(new Error("the connection timed out")), connectMs);

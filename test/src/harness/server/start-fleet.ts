@@ -1,8 +1,7 @@
 import { randomBytes } from "node:crypto";
-import { createServer } from "node:net";
-import { once } from "node:events";
 import type { TestServer } from "@coppice/core/testing";
 import fleet from "@coppice/plugin-fleet";
+import { freePort } from "../host/free-port.js";
 import { type FullServerOptions, startFullServer } from "./start-full-server.js";
 
 export interface Fleet extends AsyncDisposable {
@@ -36,13 +35,4 @@ export async function startFleet({ count, store, server = {}, ...options }: Flee
     throw error;
   }
   return { servers, [Symbol.asyncDispose]: stop };
-}
-
-async function freePort(): Promise<number> {
-  const server = createServer().listen(0, "127.0.0.1");
-  await once(server, "listening");
-  const { port } = server.address() as { readonly port: number };
-  server.close();
-  await once(server, "close");
-  return port;
 }

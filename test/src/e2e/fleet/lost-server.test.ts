@@ -1,0 +1,112 @@
+import assert from "node:assert/strict";
+import { after, afterEach, before, beforeEach, describe, it } from "node:test";
+import { Sandbox } from "e2b";
+import { type Cluster, reasonWithoutEtcd, startEtcd } from "@coppice/plugin-fleet/testing";
+import { API_KEY } from "../../harness/server/api-key.js";
+import { eventually } from "../../harness/host/eventually.js";
+import { makeFleetInstallations } from "../../harness/server/fleet-installations.js";
+import { pointSdkAt } from "../../harness/server/point-sdk-at.js";
+import { type Installation, ServerProcess } from "../../harness/server/server-process.js";
+
+const LEASE_MS = 3000;
+const LOST = "its server was lost";
+
+describe("a fleet that loses a server", { skip: reasonWithoutEtcd(), timeout: 240_000 }, () => {
+  let etcd: Cluster;
+  let installations: readonly Installation[];
+  let servers: ServerProcess[];
+  let fleets = 0;
+
+  before(async () => {
+    etcd = await startEtcd();
+  });
+  after(() => etcd[Symbol.asyncDispose]());
+
+  beforeEach(async () => {
+    fleets += 1;
+    installations = await makeFleetInstallations({
+      count: 2,
+      fleet: {
+        etcd: { endpoints: etcd.endpoints, prefix: `/fleet${fleets}/` },
+        lease: `${LEASE_MS}ms`,
+        restart: "20s",
+      },
+    });
+    servers = [];
+    for (const { configFile } of installations) servers.push(await ServerProcess.start(configFile));
+  });
+  afterEach(async () => {
+    for (const server of servers) {
+      server.signal("SIGCONT");
+      await server.stop();
+    }
+    for (const installation of installations) await installation.remove();
+  });
+
+  const urlOf = (index: number): string => servers[index]?.url ?? "";
+  const restart = async (index: number): Promise<void> => {
+    servers[index] = await ServerProcess.start(installations[index]?.configFile ?? "");
+  };
+  const signal = (index: number, name: NodeJS.Signals): void => servers[index]?.signal(name);
+  /** What a server says of a sandbox to its owner; the SDK's own error leaves out how it ended. */
+  const told = async (index: number, id: string): Promise<string> => {
+    const answer = await fetch(`${urlOf(index)}/sandboxes/${id}`, { headers: { "x-api-key": API_KEY } });
+    const body = await answer.text();
+    return answer.ok ? "there" : `${answer.status} ${body}`;
+  };
+
+  it("tells its owner so within the lease, and the server ends what was given up when it is back", async () => {
+    pointSdkAt(urlOf(0));
+    const sandbox = await Sandbox.create();
+    const kept = await (async () => {
+      pointSdkAt(urlOf(1));
+      return Sandbox.create();
+    })();
+    assert.equal(await told(1, sandbox.sandboxId), "there");
+    signal(0, "SIGKILL");
+    const killedAt = performance.now();
+    await servers[0]?.ended;
+    assert.match(await told(1, sandbox.sandboxId), /^503 .*node0/);
+    await eventually("its loss is told", async () => (await told(1, sandbox.sandboxId)).includes(LOST));
+    assert.ok(performance.now() - killedAt > LEASE_MS / 2, "it was told before the lease could end");
+    assert.equal(await told(1, kept.sandboxId), "there");
+    await restart(0);
+    await eventually("its server has ended it", async () =>
+      /not found/.test(await told(0, sandbox.sandboxId)),
+    );
+    assert.equal(await told(0, kept.sandboxId), "there");
+    pointSdkAt(urlOf(0));
+    const next = await Sandbox.create();
+    assert.equal(await told(1, next.sandboxId), "there");
+  });
+
+  it("is no fleet for a server that was stopped for longer than its lease: it cuts its streams and ends what was given up", async () => {
+    pointSdkAt(urlOf(0));
+    const sandbox = await Sandbox.create();
+    let counted = 0;
+    const counting = await sandbox.commands.run("while :; do echo x; sleep 0.05; done", {
+      background: true,
+      timeoutMs: 0,
+      onStdout: () => void (counted += 1),
+    });
+    const ended = counting.wait().then(
+      () => "ended",
+      (error: unknown) => String(error),
+    );
+    await eventually("its output comes", () => counted > 3);
+    signal(0, "SIGSTOP");
+    await eventually("its loss is told", async () => (await told(1, sandbox.sandboxId)).includes(LOST));
+    const before = counted;
+    signal(0, "SIGCONT");
+    assert.notEqual(await ended, "ended");
+    // What was on its way when it was stopped.
+    assert.ok(counted - before < 5, `${counted - before} more lines were told`);
+    await eventually("its server has ended it", async () =>
+      /not found/.test(await told(0, sandbox.sandboxId)),
+    );
+    assert.match(await told(1, sandbox.sandboxId), /its server was lost/);
+    pointSdkAt(urlOf(0));
+    const next = await eventually("it is a member again", () => Sandbox.create().catch(() => undefined));
+    assert.equal(await told(1, next.sandboxId), "there");
+  });
+});
