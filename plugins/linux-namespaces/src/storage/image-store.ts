@@ -44,6 +44,7 @@ type ImageFacts = z.infer<typeof imageFacts>;
 export const MAX_IMAGES = 96;
 /** Named as in the layers of a sandbox, one of which becomes an image as it is. */
 const FILES = "upper";
+const MOUNT_POINTS = ["dev", "proc"];
 
 /** Root file systems of templates: unpacked ones, and layers that a sandbox made above others. */
 export class ImageStore extends LayerStore<ImageFacts> {
@@ -103,7 +104,11 @@ export class ImageStore extends LayerStore<ImageFacts> {
       const text = `the image stands on ${MAX_IMAGES} others, and no more can be mounted`;
       throw new SandboxError("image_too_deep", text);
     }
-    await this.#options.launcher.remove(join(layer, "work"));
+    const { launcher } = this.#options;
+    await launcher.remove(join(layer, "work"));
+    // Nobody inside can set the times of what is mounted on: like times for like steps.
+    const mountPoints = MOUNT_POINTS.map((name) => join(layer, FILES, name));
+    await launcher.run(["touch", "--no-create", "--no-dereference", "--date=@0", ...mountPoints]);
     await this.take(id, layer, { chain, project });
   }
 

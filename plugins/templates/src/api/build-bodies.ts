@@ -69,6 +69,7 @@ export const startBody = (maxSteps: number) =>
     .transform((body) => ({
       base: baseOf(body),
       force: body.force ?? false,
+      isReproducible: false,
       steps: body.steps ?? [],
       startCommand: body.startCmd || undefined,
       readyCommand: body.readyCmd || undefined,

@@ -96,6 +96,7 @@ describe("builds of templates", () => {
         credentials: { type: "registry", username: "u", password: "p" },
       },
       force: true,
+      isReproducible: false,
       steps: [
         { type: "RUN", args: ["true", "root"], filesHash: undefined, force: false },
         { type: "copy", args: ["a", "b", "", ""], filesHash: "a".repeat(64), force: true },

@@ -2,7 +2,7 @@ import { createHash } from "node:crypto";
 import type { BuildStep } from "../model/build-request.js";
 
 /** Changes when builds make other files of the same request. */
-const VERSION = 1;
+const VERSION = 2;
 
 /** Key of a layer that depends on nothing but these. */
 export function baseKey(...parts: readonly (string | number | undefined)[]): string {

@@ -27,7 +27,8 @@ if ! has /etc/passwd; then
   changed=1
   if command -v useradd > /dev/null; then
     if has /etc/group; then own=(-N -g "$name"); else own=(-U); fi
-    useradd -M -d "/home/$name" -s /bin/bash "\${own[@]}" -- "$name" >&2
+    # The day of the password is that of the other branch, on whatever day this runs.
+    SOURCE_DATE_EPOCH=1641600000 useradd -M -d "/home/$name" -s /bin/bash "\${own[@]}" -- "$name" >&2
   else
     id=1000
     for file in /etc/passwd /etc/group; do

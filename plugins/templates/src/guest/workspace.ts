@@ -1,7 +1,8 @@
-import { newId, type Logger } from "@coppice/core";
+import { type Clock, newId, type Logger } from "@coppice/core";
 import type { ImageId, Sandbox, SandboxBackend } from "@coppice/core/backend";
 import type { BuildRequest } from "../model/build-request.js";
 import type { Layers } from "../model/layer.js";
+import { forgetBuild } from "./forget-build.js";
 
 export interface WorkspaceOptions {
   readonly backend: SandboxBackend;
@@ -10,6 +11,7 @@ export interface WorkspaceOptions {
   readonly layers: Layers;
   readonly allowInternetAccess: boolean;
   readonly signal: AbortSignal;
+  readonly clock: Clock;
   readonly log: Logger;
 }
 
@@ -27,6 +29,7 @@ export class Workspace implements AsyncDisposable {
   readonly #options: WorkspaceOptions;
   #image: ImageId | undefined;
   #sandbox: Sandbox | undefined;
+  #beganAtMs = 0;
 
   constructor(options: WorkspaceOptions) {
     this.#options = options;
@@ -41,8 +44,9 @@ export class Workspace implements AsyncDisposable {
 
   /** The sandbox of the image. @throws SandboxError as `SandboxBackend.provision`, the signal's reason */
   async sandbox(): Promise<Sandbox> {
-    const { backend, request, allowInternetAccess, signal } = this.#options;
+    const { backend, request, allowInternetAccess, clock, signal } = this.#options;
     if (this.#image === undefined) throw new Error("no image is open");
+    if (this.#sandbox === undefined) this.#beganAtMs = clock.now();
     this.#sandbox ??= await backend.provision(
       {
         id: newId("sandbox"),
@@ -62,7 +66,10 @@ export class Workspace implements AsyncDisposable {
     if (sandbox.committing === undefined)
       throw new Error(`backend ${this.#options.backend.name} cannot commit`);
     const { committing } = sandbox;
+    const { log, request, signal } = this.#options;
     try {
+      if (request.isReproducible && !(await forgetBuild(sandbox, this.#beganAtMs, signal)))
+        log.warn({ template: request.templateId }, "another build of this template will not be the same");
       const made = await this.#make(below, (image) => committing.commit(image));
       this.#image = made.image;
       return made;

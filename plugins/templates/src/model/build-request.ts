@@ -45,6 +45,8 @@ export interface BuildRequest {
   readonly steps: readonly BuildStep[];
   /** True: the base is fetched anew, and no step is taken from the cache. */
   readonly force: boolean;
+  /** True: its files do not tell when and where they were made, so that equal steps make equal archives of them. */
+  readonly isReproducible: boolean;
   readonly startCommand: string | undefined;
   readonly readyCommand: string | undefined;
   /** The image is one of a pushed template: its configuration is kept, its limits where this says so. */

@@ -23,7 +23,9 @@ export const recipeSettings = z.strictObject({
   steps: z
     .string()
     .default("")
-    .describe("Instructions of a Dockerfile without FROM: RUN, ENV, ARG, USER, WORKDIR"),
+    .describe(
+      "Instructions of a Dockerfile without FROM: RUN, ENV, ARG, USER, WORKDIR, and COPY of files beside the recipe",
+    ),
   start: line.optional().describe("Command that runs in every sandbox, for `bash -l -c`"),
   ready: line.optional().describe("Command that ends with 0 when the sandbox is ready"),
 });

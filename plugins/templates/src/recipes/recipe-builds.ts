@@ -15,7 +15,9 @@ import type { BuildLimits, BuildReason } from "../model/build-record.js";
 import { SERVER } from "../model/template-record.js";
 import type { BuildQueue } from "../queue/build-queue.js";
 import type { TemplatesStore } from "../store/templates-store.js";
+import type { Uploads } from "../uploads/uploads.js";
 import type { Recipe } from "./recipe.js";
+import type { PackedFiles } from "./recipe-files.js";
 import { recipeProgress, remedyFor } from "./recipe-progress.js";
 
 export interface RecipeBuildsOptions {
@@ -23,6 +25,9 @@ export interface RecipeBuildsOptions {
   readonly store: () => TemplatesStore;
   readonly catalog: Catalog;
   readonly queue: Pick<BuildQueue, "start" | "ended" | "cancel">;
+  readonly uploads: Pick<Uploads, "keep">;
+  /** Makes archives of files that steps copy. */
+  readonly pack: (files: PackedFiles) => Promise<void>;
   readonly backendOf: (template: string) => SandboxBackend;
   /** Default limits of a template's sandboxes. */
   readonly limitsOf: (template: string) => Limits;
@@ -45,7 +50,7 @@ const LONGEST_RETRY_MS = 24 * 60 * 60 * 1000;
  */
 export class RecipeBuilds {
   readonly #options: RecipeBuildsOptions;
-  #isStopped = false;
+  readonly #stopping = new AbortController();
   /** Id of the build that runs. */
   #current: string | undefined;
   #running: Promise<void> = Promise.resolve();
@@ -89,7 +94,7 @@ export class RecipeBuilds {
   }
 
   async stop(): Promise<void> {
-    this.#isStopped = true;
+    this.#stopping.abort(new BuildFailure("the server stops", undefined));
     this.#cancelRetry?.();
     if (this.#current !== undefined) this.#options.queue.cancel({ id: this.#current });
     await this.#running;
@@ -100,14 +105,14 @@ export class RecipeBuilds {
     const { clock, log, retryMs } = this.#options;
     const failed = new Set<string>();
     for (const template of this.#inOrder()) {
-      if (this.#isStopped) return;
+      if (this.#stopping.signal.aborted) return;
       const base = this.#options.recipes.get(template)?.base;
       try {
         // It would fail for the same reason.
         if (base?.kind === "template" && failed.has(base.reference)) failed.add(template);
         else if (this.#canBuild(template)) await this.#buildUnlessReady(template);
       } catch (error) {
-        if (this.#isStopped) return;
+        if (this.#stopping.signal.aborted) return;
         failed.add(template);
         const step = error instanceof BuildFailure ? error.step : undefined;
         this.#tell(template, { message: messageOf(error), step });
@@ -138,19 +143,25 @@ export class RecipeBuilds {
 
   /** @throws Error with the reason of a failed build */
   async #buildUnlessReady(template: string): Promise<void> {
-    const { recipes, backendOf, queue, store, clock, log } = this.#options;
+    const { recipes, backendOf, queue, store, uploads, pack, clock, log } = this.#options;
     const recipe = recipes.get(template);
     const backend = backendOf(template);
     if (recipe === undefined) return;
     const tag = this.#digestOf(template);
     if (this.#tagged(template, tag)?.build.backend === backend.name) return;
+    const { digest: _, folder, ...asked } = recipe;
+    for (const { args, filesHash: hash } of recipe.steps) {
+      const [source] = args;
+      if (hash === undefined || source === undefined || folder === undefined) continue;
+      const { signal } = this.#stopping;
+      await uploads.keep({ tenant: SERVER, hash }, (path) => pack({ folder, source, path, signal }));
+    }
     const beganMs = clock.now();
     const { buildId, limits } = this.#enter(template, backend, tag);
     log.info(
       { template, build: buildId },
       `building template '${template}' in the background; sandboxes have what the backend has by that name until then`,
     );
-    const { digest: _, ...asked } = recipe;
     queue.start(
       {
         ...asked,
@@ -160,6 +171,7 @@ export class RecipeBuilds {
         backend: backend.name,
         limits,
         force: false,
+        isReproducible: true,
       },
       recipeProgress(log, { template, steps: recipe.steps.length }),
     );

@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { mkdtemp, rm, writeFile } from "node:fs/promises";
+import { mkdir, mkdtemp, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { it } from "node:test";
@@ -42,6 +42,36 @@ it("a recipe is read from a file or the configuration, and equal ones have one d
   await writeFile(path, "from: { image: x, debian: {} }\nstep: RUN true\n");
   await assert.rejects(readRecipe(path), (error: Error) => error.message.startsWith(`${path}: `));
   await assert.rejects(readRecipe(join(directory, "missing.yaml")), /missing.yaml: ENOENT/);
+});
+
+it("a recipe of a file copies what is beside it, and another one of changed files", async (context) => {
+  const directory = await mkdtemp(join(tmpdir(), "coppice-recipe-"));
+  context.after(() => rm(directory, { recursive: true, force: true }));
+  const path = join(directory, "recipe.yaml");
+  const read = async (steps: string) => {
+    await writeFile(path, JSON.stringify({ from: { template: "base" }, steps }));
+    return readRecipe(path);
+  };
+  await mkdir(join(directory, "app"));
+  await writeFile(join(directory, "app", "main.py"), "1");
+  const first = await read("COPY --chmod=755 app /app/");
+  assert.equal(first.folder, directory);
+  const [step] = first.steps;
+  assert.deepEqual([step?.type, step?.args], ["COPY", ["app", "/app/", "", "755"]]);
+  assert.match(step?.filesHash ?? "", /^[0-9a-f]{64}$/);
+  assert.deepEqual(await read("COPY --chmod=755 app /app/"), first);
+  await writeFile(join(directory, "app", "main.py"), "2");
+  const second = await read("COPY --chmod=755 app /app/");
+  assert.notEqual(second.digest, first.digest);
+  assert.notEqual(second.steps[0]?.filesHash, step?.filesHash);
+  for (const [steps, reason] of [
+    ["COPY missing /", /^Error: COPY missing: ENOENT/],
+    ["COPY *.txt /", /^Error: COPY \*\.txt: patterns are not supported$/],
+    ["COPY ../secret /", /outside of the folder/],
+  ] as const)
+    await assert.rejects(read(steps), reason);
+  const inPlace = recipeSettings.parse({ from: { template: "base" }, steps: "COPY a b" });
+  await assert.rejects(readRecipe(inPlace), /has no folder/);
 });
 
 for (const wrong of [

@@ -1,17 +1,21 @@
 import { createHash } from "node:crypto";
 import { readFile } from "node:fs/promises";
+import { dirname, resolve } from "node:path";
 import { messageOf, type Templates } from "@coppice/core";
 import { parse } from "yaml";
 import { z } from "zod";
 import type { BuildBase, BuildStep } from "../model/build-request.js";
 import { type RecipeSettings, recipeSettings } from "../model/recipe-settings.js";
 import { parseDockerfile } from "./dockerfile.js";
+import { withFiles } from "./recipe-files.js";
 
 /** Counts changes of what a recipe is built to. */
-const VERSION = 1;
+const VERSION = 2;
 
 export interface Recipe {
   readonly base: BuildBase;
+  /** Of the files that COPY steps name; undefined for a recipe in the configuration itself. */
+  readonly folder: string | undefined;
   readonly steps: readonly BuildStep[];
   readonly startCommand: string | undefined;
   readonly readyCommand: string | undefined;
@@ -45,16 +49,19 @@ export async function readRecipes(
 export async function readRecipe(setting: string | RecipeSettings): Promise<Recipe> {
   const settings = typeof setting === "string" ? await readSettings(setting) : setting;
   const { from, steps: text, start, ready } = settings;
-  const { image, steps, startCommand } = parseDockerfile(text);
+  const folder = typeof setting === "string" ? dirname(resolve(setting)) : undefined;
+  const { image, steps: parsed, startCommand } = parseDockerfile(text);
   if (image !== undefined) throw new Error("FROM: the recipe itself says what it starts from");
-  if (steps.some(({ type }) => type === "COPY")) throw new Error("COPY: a recipe has no folder to copy from");
+  const steps = await Promise.all(parsed.map((step) => withFiles(step, folder)));
+  const files = steps.flatMap(({ filesHash }) => filesHash ?? []);
   return {
     base: baseOf(from),
+    folder,
     steps,
     startCommand: start ?? startCommand,
     readyCommand: ready,
     digest: createHash("sha256")
-      .update(JSON.stringify([VERSION, settings]))
+      .update(JSON.stringify([VERSION, settings, ...files]))
       .digest("hex"),
   };
 }

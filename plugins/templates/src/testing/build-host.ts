@@ -151,6 +151,7 @@ export class BuildHost implements AsyncDisposable {
       limits: {},
       base: { kind: "image", reference: this.image, credentials: undefined },
       force: false,
+      isReproducible: false,
       startCommand: undefined,
       readyCommand: undefined,
       ...wanted,

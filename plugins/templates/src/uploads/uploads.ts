@@ -72,7 +72,7 @@ export class Uploads {
    * early.
    */
   async receive({ tenant, hash }: UploadKey, message: IncomingMessage): Promise<void> {
-    const { store, clock, settings } = this.#options;
+    const { settings } = this.#options;
     const bytes = lengthOf(message);
     if (bytes > settings.maxUpload) {
       throw new SandboxError("body_too_large", `the archive is larger than ${settings.maxUpload} bytes`);
@@ -89,14 +89,31 @@ export class Uploads {
         const text = `the archive cannot be stored: ${messageOf(error)}`;
         throw new SandboxError("store_unavailable", text, { cause: error });
       });
-      const kept = this.#pathOf({ tenant, hash });
-      mkdirSync(dirname(kept), { recursive: true, mode: 0o700 });
-      await rename(path, kept);
-      store().uploads.add({ tenant, hash, bytes, usedAtMs: clock.now() });
+      await this.#adopt({ tenant, hash }, path, bytes);
     } finally {
       await rm(path, { force: true });
       this.#announce(tenant, -bytes);
     }
+  }
+
+  /** Keeps an archive of the server's own, unless it is here. @param write makes the file. */
+  async keep(key: UploadKey, write: (path: string) => Promise<void>): Promise<void> {
+    if (this.has(key)) return;
+    const path = join(this.#incomingDirectory(), randomUUID());
+    try {
+      await write(path);
+      await this.#adopt(key, path, (await stat(path)).size);
+    } finally {
+      await rm(path, { force: true });
+    }
+  }
+
+  async #adopt({ tenant, hash }: UploadKey, path: string, bytes: number): Promise<void> {
+    const { store, clock } = this.#options;
+    const kept = this.#pathOf({ tenant, hash });
+    mkdirSync(dirname(kept), { recursive: true, mode: 0o700 });
+    await rename(path, kept);
+    store().uploads.add({ tenant, hash, bytes, usedAtMs: clock.now() });
   }
 
   /** Removes archives that have not been used for long. */

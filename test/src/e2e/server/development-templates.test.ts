@@ -1,4 +1,5 @@
 import assert from "node:assert/strict";
+import { writeFileSync } from "node:fs";
 import { readFile } from "node:fs/promises";
 import { join } from "node:path";
 import { after, before, describe, it } from "node:test";
@@ -10,7 +11,7 @@ import { type ImageHub, openImageHub } from "../../harness/server/image-hub.js";
 import { missingForNamespaces } from "../../harness/server/on-each-backend.js";
 import { ServerProcess } from "../../harness/server/server-process.js";
 
-const STEPS = "USER root\nRUN echo printed by a step; echo built > /made\nUSER user\n";
+const STEPS = "USER root\nCOPY given /\nRUN echo printed by a step; cat /given > /made\nUSER user\n";
 
 describe(
   "a first start of config/development.yaml",
@@ -29,7 +30,9 @@ describe(
         const namespaces = ["plugins", "linux-namespaces"];
         document.setIn([...namespaces, "directory"], join(directory, "namespaces"));
         document.setIn([...namespaces, "egress"], "none");
-        const recipe = { from: { image: "small" }, steps: STEPS };
+        const recipe = join(directory, "recipe.yaml");
+        writeFileSync(recipe, JSON.stringify({ from: { image: "small" }, steps: STEPS }));
+        writeFileSync(join(directory, "given"), "built\n");
         const above = { from: { template: "base" } };
         // The backend has no template `larger` by itself.
         document.setIn(["sandboxes", "templates"], { "base": {}, "code-interpreter-v1": {}, "larger": {} });
@@ -80,17 +83,18 @@ describe(
       hub.add("library/small:latest");
       await eventually("the templates", () => logged("template 'larger' is ready").length > 0);
       const steps = logged("template 'base', step ").map((line) => line.replace(/^template 'base', /, ""));
-      const from = steps.lastIndexOf("step 1 of 5: FROM small");
+      const from = steps.lastIndexOf("step 1 of 6: FROM small");
       assert.deepEqual(
         steps.slice(from).filter((line) => !/Pulling|This image has no/.test(line)),
         [
-          "step 1 of 5: FROM small",
-          "step 1 of 5: Unpacking the image",
-          "step 1 of 5: DEFAULT USER user",
-          "step 2 of 5: USER root",
-          "step 3 of 5: RUN echo printed by a step; echo built > /made",
-          "step 4 of 5: USER user",
-          "step 5 of 5: Finalizing template build",
+          "step 1 of 6: FROM small",
+          "step 1 of 6: Unpacking the image",
+          "step 1 of 6: DEFAULT USER user",
+          "step 2 of 6: USER root",
+          "step 3 of 6: COPY given /",
+          "step 4 of 6: RUN echo printed by a step; cat /given > /made",
+          "step 5 of 6: USER user",
+          "step 6 of 6: Finalizing template build",
         ],
       );
       assert.deepEqual([await made(), await made("larger")], ["built", "built"]);
