@@ -241,6 +241,6 @@ export const plugin = templatesPlugin(({ context, backends, programs, clock }) =
     const needsDebian = recipes.some(({ base }) => base.kind === "debian");
     return diagnosePrograms({ programs, settings, needsDebian, signal });
   });
-  const builder = new ImageBuilder({ backends, puller, debian, layouts, settings, clock, log });
+  const builder = new ImageBuilder({ backends, programs, puller, debian, layouts, settings, clock, log });
   return { builder, pusher: new ImagePusher({ programs, settings, directory: layouts }) };
 });

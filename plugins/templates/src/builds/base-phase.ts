@@ -1,5 +1,6 @@
 import { SandboxError } from "@coppice/core";
 import type { WantedDebian } from "../images/debian-image.js";
+import { imageOfDirectory } from "../images/directory-image.js";
 import type { PulledImage, WantedImage } from "../images/image-puller.js";
 import { BuildFailure } from "../model/build-failure.js";
 import type { BuildBase } from "../model/build-request.js";
@@ -29,6 +30,8 @@ export async function startFrom(base: BuildBase, tools: BuildTools): Promise<Pro
     }
     case "debian":
       return fromFiles(fromDebian(base, tools), tools);
+    case "directory":
+      return fromFiles(fromDirectory(base, tools), tools);
   }
 }
 
@@ -94,6 +97,21 @@ function fromDebian(wanted: WantedDebian, tools: BuildTools): Origin {
     return await unpack(made, { name, key: baseKey("packages", made.digest) }, tools);
   };
   return { name, text, key, unpacked };
+}
+
+function fromDirectory(
+  { path, modifiedAtMs }: BuildBase & { readonly kind: "directory" },
+  tools: BuildTools,
+): Origin {
+  const { programs, layouts, request } = tools.options;
+  const name = `directory '${path}'`;
+  const key = baseKey("directory", request.limits.diskMiB, path, modifiedAtMs);
+  const unpacked = async (): Promise<Progress> => {
+    tools.print("info", "Copying the directory");
+    await using made = await imageOfDirectory({ programs, parent: layouts(), path, signal: tools.signal });
+    return await unpack(made, { name, key: baseKey("unpacked", made.digest) }, tools);
+  };
+  return { name, text: `FROM DIRECTORY ${path}`, key, unpacked };
 }
 
 async function fromFiles({ name, text, unpacked, ...origin }: Origin, tools: BuildTools): Promise<Progress> {

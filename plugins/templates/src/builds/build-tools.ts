@@ -1,6 +1,7 @@
 import type { Clock, Logger } from "@coppice/core";
 import type { SandboxBackend } from "@coppice/core/backend";
 import type { DebianImages } from "../images/debian-image.js";
+import type { HostPrograms } from "../images/host-programs.js";
 import type { ImagePuller } from "../images/image-puller.js";
 import type { LogLevel } from "../model/build-log.js";
 import type { BuildRequest } from "../model/build-request.js";
@@ -10,6 +11,7 @@ import type { TemplatesConfig } from "../templates-config.js";
 import { Workspace } from "../guest/workspace.js";
 
 export interface BuildServices {
+  readonly programs: HostPrograms;
   readonly puller: ImagePuller;
   readonly debian: DebianImages;
   /** Directory for image layouts, each in a directory of its own that is removed after its use. */

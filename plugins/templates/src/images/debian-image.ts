@@ -1,11 +1,7 @@
-import { randomUUID } from "node:crypto";
-import { mkdir, rm } from "node:fs/promises";
-import { join } from "node:path";
 import { BuildFailure } from "../model/build-failure.js";
 import type { TemplatesConfig } from "../templates-config.js";
 import type { HostPrograms, HostRun } from "./host-programs.js";
-import type { PulledImage } from "./image-puller.js";
-import { LAYOUT_NAME as NAME, layerOfFile, writeLayout } from "./write-layout.js";
+import { makeImage, type MadeImage } from "./made-image.js";
 
 export interface DebianImagesOptions {
   readonly programs: HostPrograms;
@@ -17,11 +13,6 @@ export interface DebianImagesOptions {
 export interface WantedDebian {
   readonly suite: string;
   readonly packages: readonly string[];
-}
-
-export interface MadeImage extends PulledImage {
-  /** Of its manifest. */
-  readonly digest: string;
 }
 
 /** Makes images of Debian packages with mmdebstrap. */
@@ -41,12 +32,7 @@ export class DebianImages {
     { signal, onLine }: Pick<HostRun, "signal" | "onLine">,
   ): Promise<MadeImage> {
     const { programs, settings } = this.#options;
-    const directory = join(this.#options.directory(), randomUUID());
-    const remove = (): Promise<void> => rm(directory, { recursive: true, force: true });
-    try {
-      const layout = join(directory, NAME);
-      await mkdir(join(layout, "blobs/sha256"), { recursive: true, mode: 0o700 });
-      const tar = join(directory, "root.tar");
+    return makeImage(this.#options.directory(), async (tar, directory) => {
       // In a user namespace: the scripts of packages have no power over this host.
       const words = ["--mode=unshare", "--variant=minbase", "--format=tar"];
       if (packages.length > 0) words.push(`--include=${packages.join(",")}`);
@@ -65,12 +51,7 @@ export class DebianImages {
       if (code === 127)
         throw new BuildFailure("this server has no mmdebstrap, which its operator can install", "base");
       if (code !== 0) throw new BuildFailure(`mmdebstrap failed: ${lastError(output)}`, "base");
-      const digest = await writeLayout(layout, await layerOfFile(layout, tar));
-      return { layout, digest, reference: NAME, environment: {}, [Symbol.asyncDispose]: remove };
-    } catch (error) {
-      await remove();
-      throw error;
-    }
+    });
   }
 }
 

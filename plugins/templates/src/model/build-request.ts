@@ -28,6 +28,14 @@ export type BuildBase =
       readonly packages: readonly string[];
     }
   | {
+      /** A root file system on this host, which is copied. */
+      readonly kind: "directory";
+      /** Absolute. */
+      readonly path: string;
+      /** Time of the directory itself, milliseconds since the Unix epoch: a later one is another base. */
+      readonly modifiedAtMs: number;
+    }
+  | {
       readonly kind: "template";
       /** `[namespace/]name[:tag]`. */
       readonly reference: string;

@@ -15,6 +15,16 @@ const base = z.union([
       .describe("A root of Debian packages, made by mmdebstrap"),
   }),
   z.strictObject({ template: line.describe("Another template") }),
+  z.strictObject({
+    directory: line.describe(
+      "A root file system on this host, which is copied, relative to the recipe's file",
+    ),
+  }),
+  z.strictObject({
+    dockerfile: line.describe(
+      "A Dockerfile of one stage, which has the steps, relative to the recipe's file",
+    ),
+  }),
 ]);
 
 /** How a template of the configuration is made. */

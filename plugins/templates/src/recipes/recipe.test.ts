@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { mkdir, mkdtemp, rm, writeFile } from "node:fs/promises";
+import { mkdir, mkdtemp, rm, utimes, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { it } from "node:test";
@@ -72,6 +72,54 @@ it("a recipe of a file copies what is beside it, and another one of changed file
     await assert.rejects(read(steps), reason);
   const inPlace = recipeSettings.parse({ from: { template: "base" }, steps: "COPY a b" });
   await assert.rejects(readRecipe(inPlace), /has no folder/);
+});
+
+it("a recipe may be a Dockerfile, or start from a directory, each named relative to it", async (context) => {
+  const directory = await mkdtemp(join(tmpdir(), "coppice-recipe-"));
+  context.after(() => rm(directory, { recursive: true, force: true }));
+  const path = join(directory, "recipe.yaml");
+  const read = async (recipe: object) => {
+    await writeFile(path, JSON.stringify(recipe));
+    return readRecipe(path);
+  };
+  await mkdir(join(directory, "app"));
+  await writeFile(
+    join(directory, "app", "Dockerfile"),
+    "FROM debian:12\nCOPY main.py /app/\nCMD python3 /app/main.py\n",
+  );
+  await writeFile(join(directory, "app", "main.py"), "1");
+  const built = await read({ from: { dockerfile: "app/Dockerfile" }, ready: "true" });
+  assert.deepEqual(built.base, { kind: "image", reference: "debian:12", credentials: undefined });
+  assert.deepEqual(
+    [built.folder, built.startCommand, built.readyCommand],
+    [join(directory, "app"), "python3 /app/main.py", "true"],
+  );
+  assert.deepEqual(
+    built.steps.map(({ type, args }) => [type, ...args.slice(0, 2)]),
+    [
+      ["USER", "root"],
+      ["WORKDIR", "/"],
+      ["COPY", "main.py", "/app/"],
+      ["USER", "user"],
+      ["WORKDIR", "/home/user"],
+    ],
+  );
+  await writeFile(join(directory, "app", "Dockerfile"), "FROM debian:13\nUSER app\nWORKDIR /app\n");
+  const other = await read({ from: { dockerfile: "app/Dockerfile" }, ready: "true" });
+  assert.notEqual(other.digest, built.digest);
+  assert.equal(other.steps.length, 4);
+  await assert.rejects(
+    read({ from: { dockerfile: "app/Dockerfile" }, steps: "RUN true" }),
+    /^Error: steps: /,
+  );
+
+  const copied = await read({ from: { directory: "app" } });
+  assert.ok(copied.base.kind === "directory");
+  assert.equal(copied.base.path, join(directory, "app"));
+  await utimes(join(directory, "app"), 1, 1);
+  assert.notEqual((await read({ from: { directory: "app" } })).digest, copied.digest);
+  await assert.rejects(read({ from: { directory: "app/main.py" } }), /is no directory$/);
+  await assert.rejects(read({ from: { directory: "missing" } }), /ENOENT/);
 });
 
 for (const wrong of [

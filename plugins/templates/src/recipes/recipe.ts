@@ -1,12 +1,13 @@
 import { createHash } from "node:crypto";
-import { readFile } from "node:fs/promises";
+import { readFile, stat } from "node:fs/promises";
 import { dirname, resolve } from "node:path";
 import { messageOf, type Templates } from "@coppice/core";
 import { parse } from "yaml";
 import { z } from "zod";
 import type { BuildBase, BuildStep } from "../model/build-request.js";
 import { type RecipeSettings, recipeSettings } from "../model/recipe-settings.js";
-import { parseDockerfile } from "./dockerfile.js";
+import { asInDocker } from "./as-in-docker.js";
+import { type ParsedDockerfile, parseDockerfile } from "./dockerfile.js";
 import { withFiles } from "./recipe-files.js";
 
 /** Counts changes of what a recipe is built to. */
@@ -48,20 +49,25 @@ export async function readRecipes(
 /** @param setting a recipe, or the path of a YAML file with one. @throws Error with the place of a mistake. */
 export async function readRecipe(setting: string | RecipeSettings): Promise<Recipe> {
   const settings = typeof setting === "string" ? await readSettings(setting) : setting;
-  const { from, steps: text, start, ready } = settings;
-  const folder = typeof setting === "string" ? dirname(resolve(setting)) : undefined;
-  const { image, steps: parsed, startCommand } = parseDockerfile(text);
-  if (image !== undefined) throw new Error("FROM: the recipe itself says what it starts from");
+  const { from, start, ready } = settings;
+  const own = typeof setting === "string" ? dirname(resolve(setting)) : undefined;
+  const {
+    base,
+    folder,
+    steps: parsed,
+    startCommand,
+  } = "dockerfile" in from
+    ? await readDockerfile(resolve(own ?? ".", from.dockerfile), settings)
+    : { base: await baseOf(from, own), folder: own, ...readSteps(settings) };
   const steps = await Promise.all(parsed.map((step) => withFiles(step, folder)));
-  const files = steps.flatMap(({ filesHash }) => filesHash ?? []);
   return {
-    base: baseOf(from),
+    base,
     folder,
     steps,
     startCommand: start ?? startCommand,
     readyCommand: ready,
     digest: createHash("sha256")
-      .update(JSON.stringify([VERSION, settings, ...files]))
+      .update(JSON.stringify([VERSION, settings, base, steps]))
       .digest("hex"),
   };
 }
@@ -75,8 +81,29 @@ async function readSettings(path: string): Promise<RecipeSettings> {
   }
 }
 
-function baseOf(from: RecipeSettings["from"]): BuildBase {
+function readSteps({ steps: text }: RecipeSettings): Omit<ParsedDockerfile, "image"> {
+  const { image, ...parsed } = parseDockerfile(text);
+  if (image !== undefined) throw new Error("FROM: the recipe itself says what it starts from");
+  return parsed;
+}
+
+async function readDockerfile(path: string, { steps: more }: RecipeSettings) {
+  if (more !== "") throw new Error("steps: with a Dockerfile, they are in it");
+  const { image, steps, startCommand } = parseDockerfile(await readFile(path, "utf8"));
+  if (image === undefined) throw new Error(`${path}: it has no FROM`);
+  const base: BuildBase = { kind: "image", reference: image, credentials: undefined };
+  return { base, folder: dirname(path), steps: asInDocker(steps), startCommand };
+}
+
+async function baseOf(
+  from: Exclude<RecipeSettings["from"], { readonly dockerfile: string }>,
+  folder = ".",
+): Promise<BuildBase> {
   if ("image" in from) return { kind: "image", reference: from.image, credentials: undefined };
   if ("debian" in from) return { kind: "debian", ...from.debian };
-  return { kind: "template", reference: from.template };
+  if ("template" in from) return { kind: "template", reference: from.template };
+  const path = resolve(folder, from.directory);
+  const stats = await stat(path);
+  if (!stats.isDirectory()) throw new Error(`${path} is no directory`);
+  return { kind: "directory", path, modifiedAtMs: stats.mtimeMs };
 }

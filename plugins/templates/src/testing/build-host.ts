@@ -259,6 +259,7 @@ async function openParts(settings: {
   const log = { warn: fail, error: fail } as unknown as Logger;
   const builder = new ImageBuilder({
     backends,
+    programs,
     puller,
     debian,
     layouts: () => pulls,
