@@ -1,4 +1,3 @@
-import { randomUUID } from "node:crypto";
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from "node:http";
 import { createServer as createTlsServer } from "node:https";
 import {
@@ -22,9 +21,12 @@ import { isLoopbackName } from "./clients/local-client.js";
 import type { PortConnections } from "./proxy/port-connections.js";
 import { proxyRequest } from "./proxy/proxy-request.js";
 import { proxyUpgrade } from "./proxy/proxy-upgrade.js";
+import { hasBody } from "./messages/has-body.js";
+import { IncomingRequest } from "./surfaces/incoming-request.js";
 import { refuseUpgrade, type RoutePattern, type Surface } from "./surfaces/surface.js";
 import type { Surfaces } from "./surfaces/surfaces.js";
-import type { SurfaceRequest, Target } from "./surfaces/surface-request.js";
+import type { LiveSandbox } from "../sandbox/model/live-sandbox.js";
+import { type SurfaceRequest, type Target, withPrincipal } from "./surfaces/surface-request.js";
 import type { Targeting } from "./targeting/targeting.js";
 import type { Listener } from "./surfaces/targets.js";
 import { requireTrafficToken } from "./targeting/traffic-token.js";
@@ -58,17 +60,16 @@ export interface ListenerServices {
   readonly log: Logger;
 }
 
-/** Shared by all requests: each ends with it, and its stack would tell nothing. */
-const CLIENT_GONE = new Error("the client is gone");
 const LINGER_MS = 1000;
-const SANE_REQUEST_ID = /^[\w.-]{1,128}$/;
+/** Surface and route of requests to ports of programs in sandboxes, and of those for other servers. */
+const PROXY = "proxy";
+const PEER = "peer";
 
 /** Where a request goes: to a port of a program in the sandbox, to a surface of this server, or to another server. */
-type Destination = { readonly url: URL } & (
+type Destination =
   | { readonly kind: "peer"; readonly target: undefined; readonly peer: Peer }
   | { readonly kind: "proxy"; readonly target: Target }
-  | { readonly kind: "surface"; readonly target: Target | undefined; readonly surface: Surface }
-);
+  | { readonly kind: "surface"; readonly target: Target | undefined; readonly surface: Surface };
 
 /** An HTTP/1.1 server: finds the target of each request and hands it to a surface or to a sandbox. */
 export class HttpListener implements Listener {
@@ -80,8 +81,7 @@ export class HttpListener implements Listener {
   readonly #settings: ListenerSettings;
   readonly #services: ListenerServices;
   readonly #server: Server;
-  /** One per running request: AbortSignal.any on a signal as old as the server would collect them forever. */
-  readonly #running = new Set<AbortController>();
+  readonly #running = new Set<IncomingRequest>();
   readonly #upgraded = new Set<Duplex>();
   readonly #connections = new Map<string, number>();
 
@@ -204,31 +204,28 @@ export class HttpListener implements Listener {
 
   async #serve(message: IncomingMessage, response: ServerResponse): Promise<void> {
     const startedAt = performance.now();
-    const { id, logOf } = this.#identify(message);
+    const request = this.#begin(message, response);
     // Not before an answer of a program: Node writes the headers of those faster where none was set.
-    const name = (): unknown => response.headersSent || response.setHeader("x-request-id", id);
-    let surfaceName = this.name;
+    const name = (): unknown => response.headersSent || response.setHeader("x-request-id", request.id);
+    let surface: Surface | undefined;
     // Read at the end: a client may have its answer before the route has matched.
-    let routeOf: (message: IncomingMessage) => RoutePattern = () => "none";
-    let answerTo = (error: unknown) => toHttpError(error, logOf());
-    const use = this.#use(response);
-    response.once("close", () => {
+    let routeOf = (): RoutePattern => surface?.routeOf(message) ?? "none";
+    request.onEnd(() => {
       const answered = {
-        surface: surfaceName,
-        route: routeOf(message),
-        method: message.method ?? "",
+        surface: request.surface,
+        route: routeOf(),
+        method: request.method,
         status: response.statusCode,
         seconds: (performance.now() - startedAt) / 1000,
       };
-      use.end();
       this.#services.metrics(answered);
-      if (this.#services.log.isLevelEnabled("debug"))
-        logOf().debug({ ...answered, reason: refusalOf(response) }, "request ended");
+      if (!this.#services.log.isLevelEnabled("debug")) return;
+      request.log.debug({ ...answered, reason: refusalOf(response) }, "request ended");
     });
     // A client that leaves in the middle of either direction must not cause an unhandled error.
-    message.on("error", () => undefined);
-    response.on("error", () => undefined);
-    response.once("finish", () => drainThenClose(message));
+    message.on("error", ignore);
+    response.on("error", ignore);
+    if (hasBody(message)) response.once("finish", () => drainThenClose(message));
     try {
       this.#refuseForeign(message);
       const arrival = this.#services.peers.arrivalAt(this.name, message);
@@ -238,31 +235,30 @@ export class HttpListener implements Listener {
         answerPreflight(response);
         return;
       }
-      const destination = await this.#destination(message, arrival);
-      const request = this.#request({ id, logOf, message, destination, closing: response });
-      surfaceName = request.surface;
+      const destination = await this.#direct(message, request, arrival);
       if (destination.kind === "peer") {
-        routeOf = () => "peer";
+        routeOf = () => PEER;
+        name();
         await destination.peer.relay(request, { message, response });
         return;
       }
-      if (destination.target !== undefined) cutWhenEnded(destination.target, message.socket, response);
+      if (destination.target !== undefined) cutWhenEnded(destination.target, message.socket, request);
       if (destination.kind === "proxy") {
         const { target } = destination;
-        routeOf = () => "proxy";
+        routeOf = () => PROXY;
         await this.#services.targeting.authorize(request);
         requireTrafficToken(target, message.headers);
         // The client left while its sandbox was looked up: no later event would decrease the count.
         if (response.destroyed) return;
         const { connections, exchanges } = this.#services;
-        response.once("close", exchanges(target));
-        await use.begin(target, request);
+        request.onEnd(exchanges(target));
+        await this.#use(target, request);
         await proxyRequest({ request, target, message, response }, connections);
         return;
       }
       name();
-      const { target, surface } = destination;
-      answerTo = (error) => surface.answerTo(error, request);
+      const { target } = destination;
+      surface = destination.surface;
       if (target !== undefined) {
         allowAnyOrigin(response);
         if (message.method === "OPTIONS") {
@@ -272,46 +268,40 @@ export class HttpListener implements Listener {
         await this.#services.targeting.authorize(request);
         requireTrafficToken(target, message.headers);
       }
-      const admitted = await admit(request, surface, arrival);
+      const admitted = await admit(request, destination.surface, arrival);
       const peer = arrival === undefined ? await this.#services.targeting.peerOf(admitted) : undefined;
       if (peer !== undefined) {
-        routeOf = () => "peer";
+        routeOf = () => PEER;
         await peer.relay(admitted, { message, response });
         return;
       }
-      if (target !== undefined) await use.begin(target, request);
-      routeOf = () => surface.routeOf(message);
-      await surface.serve(admitted, message, response);
+      if (target !== undefined) await this.#use(target, request);
+      await destination.surface.serve(admitted, message, response);
     } catch (error) {
       if (response.destroyed) return;
       name();
-      writeHttpError(response, answerTo(error));
+      writeHttpError(response, surface?.answerTo(error, request) ?? toHttpError(error, request.log));
     }
   }
 
   async #upgrade(message: IncomingMessage, socket: Duplex, head: Buffer): Promise<void> {
-    const { id, logOf } = this.#identify(message);
-    let answerTo = (error: unknown) => toHttpError(error, logOf());
-    socket.on("error", () => undefined);
+    const request = this.#begin(message, socket);
+    socket.on("error", ignore);
     this.#upgraded.add(socket);
-    const use = this.#use(socket);
-    socket.once("close", () => {
-      this.#upgraded.delete(socket);
-      use.end();
-    });
+    request.onEnd(() => this.#upgraded.delete(socket));
+    let surface: Surface | undefined;
     try {
       this.#refuseForeign(message);
       const arrival = this.#services.peers.arrivalAt(this.name, message);
-      const destination = await this.#destination(message, arrival);
-      const request = this.#request({ id, logOf, message, destination, closing: socket });
+      const destination = await this.#direct(message, request, arrival);
       if (destination.kind === "peer") {
         await destination.peer.relayUpgrade(request, { message, socket, head });
         return;
       }
       const { target } = destination;
-      if (destination.kind === "surface") answerTo = (error) => destination.surface.answerTo(error, request);
+      surface = destination.kind === "surface" ? destination.surface : undefined;
       if (target !== undefined) {
-        cutWhenEnded(target, socket, socket);
+        cutWhenEnded(target, socket, request);
         await this.#services.targeting.authorize(request);
         requireTrafficToken(target, message.headers);
       }
@@ -319,100 +309,72 @@ export class HttpListener implements Listener {
         if (socket.destroyed) return;
         const { target } = destination;
         const { connections, exchanges } = this.#services;
-        socket.once("close", exchanges(target));
-        await use.begin(target, request);
+        request.onEnd(exchanges(target));
+        await this.#use(target, request);
         await proxyUpgrade({ request, target, message, socket, head }, connections);
         return;
       }
-      const { surface } = destination;
-      const admitted = await admit(request, surface, arrival);
+      const admitted = await admit(request, destination.surface, arrival);
       const peer = arrival === undefined ? await this.#services.targeting.peerOf(admitted) : undefined;
       if (peer !== undefined) {
         await peer.relayUpgrade(admitted, { message, socket, head });
         return;
       }
-      if (target !== undefined) await use.begin(target, request);
-      await surface.upgrade(admitted, { message, socket, head });
+      if (target !== undefined) await this.#use(target, request);
+      await destination.surface.upgrade(admitted, { message, socket, head });
     } catch (error) {
-      if (!socket.destroyed) refuseUpgrade(socket, answerTo(error));
+      if (socket.destroyed) return;
+      refuseUpgrade(socket, surface?.answerTo(error, request) ?? toHttpError(error, request.log));
     }
   }
 
-  async #destination(message: IncomingMessage, arrival: Arrival | undefined): Promise<Destination> {
+  #begin(message: IncomingMessage, closing: ServerResponse | Duplex): IncomingRequest {
+    const { clientAddresses, log } = this.#services;
+    const request = new IncomingRequest(this.name, { message, closing, clientAddresses, log });
+    this.#running.add(request);
+    request.onEnd(() => this.#running.delete(request));
+    return request;
+  }
+
+  async #direct(
+    message: IncomingMessage,
+    request: IncomingRequest,
+    arrival: Arrival | undefined,
+  ): Promise<Destination> {
     // HTTP/1.0 has no Host, and libraries on top rely on one.
     message.headers.host ??= this.name;
-    const url = parseUrl(message);
     const { surfaces, targeting } = this.#services;
-    const name = arrival?.listener ?? this.name;
     const found =
-      arrival === undefined ? await targeting.find(message, url, this) : targeting.findHere(message);
-    if (found !== undefined && "relay" in found) return { kind: "peer", url, target: undefined, peer: found };
+      arrival === undefined ? await targeting.find(message, request, this) : targeting.findHere(message);
+    if (found !== undefined && "relay" in found) {
+      request.surface = PEER;
+      return { kind: "peer", target: undefined, peer: found };
+    }
     const target = found;
+    request.target = target;
     const claiming = target && surfaces.ofPort(target.port);
-    if (target !== undefined && claiming === undefined) return { kind: "proxy", url, target };
-    requirePlainPath(message, url);
-    return { kind: "surface", url, target, surface: claiming ?? surfaces.get(name) };
+    if (target !== undefined && claiming === undefined) {
+      request.surface = PROXY;
+      return { kind: "proxy", target };
+    }
+    requirePlainPath(message, request.url);
+    const surface = claiming ?? surfaces.get(arrival?.listener ?? this.name);
+    request.surface = surface.name;
+    return { kind: "surface", target, surface };
   }
 
   /** @throws SandboxError 400 for an ambiguous host, 403 for a web page from elsewhere at a listener on loopback. */
-  #refuseForeign({ headers, headersDistinct }: IncomingMessage): void {
-    if ((headersDistinct["host"]?.length ?? 0) > 1)
-      throw new SandboxError("host_invalid", "the request has several hosts");
+  #refuseForeign({ headers, rawHeaders }: IncomingMessage): void {
+    let hosts = 0;
+    for (let index = 0; index < rawHeaders.length; index += 2)
+      if (rawHeaders[index]?.length === 4 && rawHeaders[index]?.toLowerCase() === "host") hosts += 1;
+    if (hosts > 1) throw new SandboxError("host_invalid", "the request has several hosts");
     if (this.isLoopback) this.#services.foreignPages(headers);
   }
 
   /** Marks a sandbox as used by a request. Runs after all access checks: it may resume the sandbox. */
-  #use(closing: ServerResponse | Duplex) {
-    let end = (): void => {};
-    return {
-      begin: async (target: Target, request: SurfaceRequest): Promise<void> => {
-        end = await this.#services.targeting.use(target, request);
-        if (closing.destroyed) end();
-      },
-      end: () => end(),
-    };
-  }
-
-  /** Few requests log anything: a logger that knows the request is made for those alone. */
-  #identify(message: IncomingMessage): { readonly id: string; readonly logOf: () => Logger } {
-    const given = message.headers["x-request-id"];
-    const id = typeof given === "string" && SANE_REQUEST_ID.test(given) ? given : randomUUID();
-    let log: Logger | undefined;
-    return { id, logOf: () => (log ??= this.#services.log.child({ requestId: id })) };
-  }
-
-  #request(parts: {
-    readonly id: string;
-    readonly logOf: () => Logger;
-    readonly message: IncomingMessage;
-    readonly destination: Destination;
-    readonly closing: ServerResponse | Duplex;
-  }): SurfaceRequest {
-    const { id, logOf, message, destination, closing } = parts;
-    const { url, target } = destination;
-    let log: Logger | undefined;
-    const gone = new AbortController();
-    this.#running.add(gone);
-    closing.once("close", () => {
-      this.#running.delete(gone);
-      gone.abort(CLIENT_GONE);
-    });
-    return {
-      id,
-      surface: destination.kind === "surface" ? destination.surface.name : destination.kind,
-      method: message.method ?? "",
-      url,
-      headers: message.headers,
-      get log() {
-        log ??= target === undefined ? logOf() : logOf().child({ sandboxId: target.sandbox.record.id });
-        return log;
-      },
-      signal: gone.signal,
-      target,
-      protocol: this.#services.clientAddresses.protocolOf(message.socket, message.headers),
-      clientAddress: this.#services.clientAddresses.of(message.socket.remoteAddress, message.headers),
-      principal: undefined,
-    };
+  async #use(target: Target, request: IncomingRequest): Promise<void> {
+    request.onEnd(await this.#services.targeting.use(target, request));
   }
 }
 
@@ -422,14 +384,7 @@ async function admit(
   surface: Surface,
   arrival: Arrival | undefined,
 ): Promise<SurfaceRequest> {
-  return arrival === undefined ? surface.authorize(request) : { ...request, principal: arrival.principal };
-}
-
-function parseUrl({ url = "/" }: IncomingMessage): URL {
-  const text = url.startsWith("/") ? `http://server${url}` : url;
-  const parsed = URL.parse(text, "http://server");
-  if (parsed === null) throw new SandboxError("target_invalid", "the request target is no URL");
-  return parsed;
+  return arrival === undefined ? surface.authorize(request) : withPrincipal(request, arrival.principal);
 }
 
 /**
@@ -463,14 +418,31 @@ function drainThenClose(message: IncomingMessage): void {
  * Destroys each connection that serves a sandbox when the sandbox ends. The SDK tells "killed" from "network trouble"
  * by a connection that breaks instead of ending.
  */
-function cutWhenEnded({ sandbox }: Target, socket: Duplex, closing: ServerResponse | Duplex): void {
-  const cut = (): void => {
-    // Older SDKs take a plain end inside of an answer for a protocol error. TLS has no reset. Node loses a socket that
-    // is reset while its end is still being sent: the descriptor would stay open forever.
-    const isEnding = socket.writableEnded && !socket.writableFinished;
-    if (socket instanceof Socket && !(socket instanceof TLSSocket) && !isEnding) socket.resetAndDestroy();
-    else socket.destroy();
-  };
-  sandbox.ended.addEventListener("abort", cut, { once: true });
-  closing.once("close", () => sandbox.ended.removeEventListener("abort", cut));
+function cutWhenEnded({ sandbox }: Target, socket: Duplex, request: IncomingRequest): void {
+  const sockets = serving.get(sandbox) ?? cutTogether(sandbox);
+  sockets.set(request, socket);
+  request.onEnd(() => sockets.delete(request));
 }
+
+/** By sandbox, the sockets of its requests. One listener for all: one for each would take microseconds. */
+const serving = new WeakMap<LiveSandbox, Map<IncomingRequest, Duplex>>();
+
+function cutTogether(sandbox: LiveSandbox): Map<IncomingRequest, Duplex> {
+  const sockets = new Map<IncomingRequest, Duplex>();
+  serving.set(sandbox, sockets);
+  const cutAll = (): void => {
+    for (const socket of sockets.values()) cutOff(socket);
+  };
+  sandbox.ended.addEventListener("abort", cutAll, { once: true });
+  return sockets;
+}
+
+function cutOff(socket: Duplex): void {
+  // Older SDKs take a plain end inside of an answer for a protocol error. TLS has no reset. Node loses a socket that
+  // is reset while its end is still being sent: the descriptor would stay open forever.
+  const isEnding = socket.writableEnded && !socket.writableFinished;
+  if (socket instanceof Socket && !(socket instanceof TLSSocket) && !isEnding) socket.resetAndDestroy();
+  else socket.destroy();
+}
+
+function ignore(): void {}

@@ -1,5 +1,7 @@
 import type { IncomingMessage, ServerResponse } from "node:http";
-import type { SurfaceRequest, Target } from "../surfaces/surface-request.js";
+import { hasBody } from "../messages/has-body.js";
+import type { IncomingRequest } from "../surfaces/incoming-request.js";
+import type { Target } from "../surfaces/surface-request.js";
 import type { AnswerHead } from "./answer-head.js";
 import { brokenPort } from "./broken-port.js";
 import type { PortConnection, PortExchange } from "./port-connection.js";
@@ -11,7 +13,7 @@ const SAFE_METHODS = new Set(["GET", "HEAD", "OPTIONS", "TRACE"]);
 const REQUEST_ID = "x-request-id";
 
 interface ProxiedRequest {
-  readonly request: Pick<SurfaceRequest, "id" | "signal">;
+  readonly request: Pick<IncomingRequest, "id" | "signal" | "onEnd">;
   readonly target: Target;
   readonly message: IncomingMessage;
   readonly response: ServerResponse;
@@ -37,10 +39,6 @@ function isBoundToConnection({ headers }: IncomingMessage): boolean {
   return headers.authorization !== undefined && /^(ntlm|negotiate)\b/i.test(headers.authorization);
 }
 
-function hasBody({ headers }: IncomingMessage): boolean {
-  return headers["transfer-encoding"] !== undefined || Number(headers["content-length"] ?? 0) > 0;
-}
-
 /** A request on its way to a program, and the answer on its way back. */
 class Passage implements PortExchange {
   readonly method: string;
@@ -63,11 +61,11 @@ class Passage implements PortExchange {
    * @throws HttpError 502 for an answer that is none.
    */
   pass(mayRepeat: boolean): Promise<boolean> {
-    const { message, response, target } = this.#proxied;
+    const { message, request, target } = this.#proxied;
     const connection = this.#connection;
     this.#mayRepeat = mayRepeat;
     connection.begin(this);
-    response.once("close", () => {
+    request.onEnd(() => {
       connection.abandon(this);
       this.#passed.resolve(false);
     });

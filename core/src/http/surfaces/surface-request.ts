@@ -32,6 +32,28 @@ export interface SurfaceRequest {
   readonly principal: Principal | undefined;
 }
 
+/** The request with its sender. What is made on demand stays so, which it would not in a spread. */
+export function withPrincipal(request: SurfaceRequest, principal: Principal | undefined): SurfaceRequest {
+  const { id, surface, method, url, headers, target, clientAddress, protocol } = request;
+  return {
+    id,
+    surface,
+    method,
+    url,
+    headers,
+    target,
+    clientAddress,
+    protocol,
+    principal,
+    get log() {
+      return request.log;
+    },
+    get signal() {
+      return request.signal;
+    },
+  };
+}
+
 /** Key of the request in the context of an RPC. */
 export const requestKey = createContextKey<SurfaceRequest | undefined>(undefined, {
   description: "surface request",

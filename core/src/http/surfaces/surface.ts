@@ -18,7 +18,13 @@ import { permitByMethod, permittedScopes, requireScope, scopeOfMethod } from "./
 import { noteStreams, readStreamCall, type StreamRpc, withRead } from "./stream-rpc.js";
 import { overlaps } from "./route-overlap.js";
 import { sendAnswer } from "../messages/send-answer.js";
-import { notedSandbox, requestIn, requestKey, type SurfaceRequest } from "./surface-request.js";
+import {
+  notedSandbox,
+  requestIn,
+  requestKey,
+  type SurfaceRequest,
+  withPrincipal,
+} from "./surface-request.js";
 import { blameSender, mayBeUnparsable } from "../messages/unparsable-message.js";
 import { errorInterceptor, toHttpError, writeHttpError } from "../messages/wire-errors.js";
 
@@ -292,7 +298,7 @@ export class Surface {
     try {
       for (const { plugin, value: guard } of guards) {
         const principal = await runAs(plugin, () => guard(asked));
-        if (principal !== undefined) asked = { ...asked, principal };
+        if (principal !== undefined) asked = withPrincipal(asked, principal);
       }
       return asked;
     } catch (error) {

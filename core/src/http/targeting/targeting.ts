@@ -52,7 +52,11 @@ export class Targeting implements Targets {
    * @throws HttpError 400 for an invalid address, 502 for a sandbox that does not serve. One answer stands for unknown,
    * ended and foreign ones alike; with the token of an ended one it says how it ended.
    */
-  async find(message: IncomingMessage, url: URL, listener: Listener): Promise<Target | Peer | undefined> {
+  async find(
+    message: IncomingMessage,
+    request: Pick<SurfaceRequest, "url">,
+    listener: Listener,
+  ): Promise<Target | Peer | undefined> {
     const address = addressOf(message.headers, this.#options.domain);
     if (address !== undefined) {
       const { sandboxId } = address;
@@ -63,7 +67,7 @@ export class Targeting implements Targets {
       return peer;
     }
     for (const resolve of this.#resolvers) {
-      const target = await resolve(message, url, listener);
+      const target = await resolve(message, request.url, listener);
       if (target !== undefined) return target;
     }
     // These listeners serve traffic of sandboxes alone.
@@ -104,9 +108,10 @@ export class Targeting implements Targets {
    * @throws HttpError 502 for a sandbox that ended since it was found, and for the health check of a paused one: asking
    * must not change the answer.
    */
-  async use({ sandbox }: Target, { surface, method, url }: SurfaceRequest): Promise<() => void> {
+  async use({ sandbox }: Target, request: SurfaceRequest): Promise<() => void> {
     if (sandbox.ended.aborted) throw sandboxNotFound(sandbox.record.id);
-    const isProbe = surface !== "proxy" && method === "GET" && url.pathname === "/health";
+    const { surface, method } = request;
+    const isProbe = surface !== "proxy" && method === "GET" && request.url.pathname === "/health";
     if (!isProbe) return this.#options.sandboxes.use(sandbox);
     if (sandbox.record.state !== "running") throw sandboxNotFound(sandbox.record.id);
     return () => {};
