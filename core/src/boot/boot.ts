@@ -189,6 +189,7 @@ async function assemble({ configuration, source, clock, log, cleanup }: Assembly
     log,
     messageLimitBytes: config.http.messageLimit,
     explain: (error, request) => explainEnd(error, request, endOf),
+    peerOf: (error, request) => peers.ofError(error, request),
   });
   const targeting = new Targeting({ domain: config.domain, sandboxes, endOf, surfaces, peers });
   const certificates = readCertificates(config, source);

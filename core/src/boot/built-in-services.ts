@@ -6,6 +6,7 @@ import type { Resolved } from "../plugin/plugin.js";
 import { AddressLeases } from "../sandbox/contract/address-leases.js";
 import { Backends } from "../sandbox/contract/backend.js";
 import { Sandboxes } from "../sandbox/life/sandboxes.js";
+import { Placements } from "../sandbox/life/placements.js";
 import { Startups } from "../sandbox/life/startups.js";
 import { Admissions } from "../sandbox/model/admissions.js";
 import { SandboxEvents } from "../sandbox/model/sandbox-events.js";
@@ -24,6 +25,7 @@ const TOKENS = {
   leases: AddressLeases,
   warmUps: WarmUps,
   startups: Startups,
+  placements: Placements,
   admissions: Admissions,
   clock: Clock,
   targets: Targets,

@@ -8,6 +8,7 @@ import type { AddressLeases } from "./contract/address-leases.js";
 import { BackendRegistry } from "./backends/backend-registry.js";
 import { AddedTemplates } from "./templates/added-templates.js";
 import { chooseBackends, firstOrOnly } from "./backends/choose-backends.js";
+import { ChosenPlacement } from "./life/placements.js";
 import { AddedStartups } from "./life/startups.js";
 import type { SandboxServices } from "./ledger/sandbox-services.js";
 import { EventRelay } from "./ledger/event-relay.js";
@@ -53,6 +54,7 @@ export function createSandboxDomain(options: SandboxDomainOptions) {
   const teardown = new Teardown({ settings, metrics, clock, log });
   const warmUps = new AddedWarmUps();
   const startups = new AddedStartups();
+  const placements = new ChosenPlacement();
   const events = new EventRelay({ settings, metrics, ledger, clock, log });
   const pools = warmPools(options.metrics);
   const templates = new AddedTemplates(settings.templates, (backend) => {
@@ -75,6 +77,7 @@ export function createSandboxDomain(options: SandboxDomainOptions) {
     warmUps,
     startups,
     pools,
+    placement: placements,
   });
   const snapshots = new SnapshotRegistry({ ...services, sandboxes: registry, templates });
   const contents = new VolumeContents(services);
@@ -88,6 +91,7 @@ export function createSandboxDomain(options: SandboxDomainOptions) {
     leases: leasesIn(ledger),
     warmUps,
     startups,
+    placements,
     events,
     sandboxes: registry,
     snapshots,

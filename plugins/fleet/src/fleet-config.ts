@@ -49,6 +49,12 @@ export const fleetConfig = z.strictObject({
     "Time that a server which was stopped has to come back to its sandboxes.",
   ),
   lostKept: duration("1d").describe("How long the loss of a sandbox is told."),
+  offerTimeout: duration("1s").describe(
+    "Time that another server has to say whether it can have a new sandbox.",
+  ),
+  idempotencyKept: duration("1d").describe(
+    "How long the server that an `Idempotency-Key` led to is remembered.",
+  ),
   connectTimeout: duration("3s").describe("Time for a connection to another server."),
   maxLookups: z
     .int()

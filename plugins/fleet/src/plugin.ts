@@ -3,6 +3,9 @@ import { hostname } from "node:os";
 import { join } from "node:path";
 import {
   Clock,
+  type CreateSandbox,
+  Placements,
+  readJsonBody,
   definePlugin,
   type Listener,
   Listeners,
@@ -18,9 +21,16 @@ import { NODES, nodeOf } from "./membership/node-record.js";
 import { SANDBOXES, sandboxOf } from "./records/fleet-sandbox.js";
 import { LostSandboxes } from "./records/lost-sandboxes.js";
 import { OwnSandboxes } from "./records/own-sandboxes.js";
+import { z } from "zod";
+import { CORDONS } from "./placement/cordons.js";
+import { FleetPlacement } from "./placement/fleet-placement.js";
+import { askedOf, offer, ownOffer } from "./placement/offer.js";
 import { FleetPeers } from "./routing/fleet-peers.js";
 import { KeyView } from "./store/key-view.js";
 import { openStore } from "./store/open-store.js";
+import { fleetCordon, fleetUncordon } from "./verbs/fleet-cordon.js";
+import { fleetDrain } from "./verbs/fleet-drain.js";
+import { fleetRemove } from "./verbs/fleet-remove.js";
 import { fleetStatus } from "./verbs/fleet-status.js";
 
 const PACKAGE = new URL("../package.json", import.meta.url);
@@ -34,12 +44,21 @@ export const plugin = definePlugin({
     clock: Clock,
     listeners: Listeners,
     peers: Peers,
+    placements: Placements,
     sandboxes: Sandboxes,
     startups: Startups,
     targets: Targets,
   },
-  verbs: { fleet: { status: fleetStatus } },
-  setup(context, { clock, listeners, peers, sandboxes, startups, targets }) {
+  verbs: {
+    fleet: {
+      status: fleetStatus,
+      cordon: fleetCordon,
+      uncordon: fleetUncordon,
+      drain: fleetDrain,
+      remove: fleetRemove,
+    },
+  },
+  setup(context, { clock, listeners, peers, placements, sandboxes, startups, targets }) {
     const { config, log } = context;
     const { secret, address, connectTimeout: connectMs, maxLookups } = config;
     const node = config.node ?? hostname().toLowerCase();
@@ -70,6 +89,7 @@ export const plugin = definePlugin({
       log,
     });
     const found = new KeyView({ store, prefix: SANDBOXES, parse: sandboxOf, log });
+    const cordons = new KeyView({ store, prefix: CORDONS, parse: () => true as const, log });
     const own = new OwnSandboxes({ store, membership, node, sandboxes, clock, log });
     const lost = new LostSandboxes({
       store,
@@ -89,9 +109,10 @@ export const plugin = definePlugin({
     context.onStart(async () => {
       requireListener(config, listeners.all());
       identity = await readIdentity(join(context.dataDir(), IDENTITY));
-      context.onStop(() => Promise.all([nodes.stop(), found.stop()]));
+      context.onStop(() => Promise.all([nodes.stop(), found.stop(), cordons.stop()]));
       await nodes.start();
       await found.start();
+      await cordons.start();
       context.onStop(() => membership.stop(own.hasLasting));
       await membership.start();
       context.onStop(() => own.stop());
@@ -112,12 +133,35 @@ export const plugin = definePlugin({
     });
     context.onStop(() => router.close());
     peers.use(router);
+    const requireMember = (): void => membership.require();
+    const placement = new FleetPlacement({
+      node,
+      nodes,
+      cordons,
+      sandboxes,
+      store,
+      requireMember,
+      ask: async (name, request, signal) => {
+        const limit = AbortSignal.timeout(config.offerTimeout);
+        const ended = signal === undefined ? limit : AbortSignal.any([limit, signal]);
+        try {
+          return offer.parse(await router.named(name).ask("/offers", askedOf(request), ended));
+        } catch (error) {
+          signal?.throwIfAborted();
+          log.debug({ err: error, node: name }, "a server did not say whether it can have a sandbox");
+          return undefined;
+        }
+      },
+      keyKeptMs: config.idempotencyKept,
+    });
+    placements.use((request, signal) => placement.choose(request, signal));
     targets.guard(() => membership.require());
     context.guard("api", () => membership.require());
     // Requests of other servers alone come to it, and they have shown who they are.
     context.guard(config.listener, () => membership.require());
-    context.http(config.listener).get("/node", (ctx) => {
-      ctx.body = { node, version };
+    context.http(config.listener).post("/offers", async (ctx) => {
+      const asked = await readJsonBody(ctx.req, z.looseObject({ template: z.string(), owner: z.string() }));
+      ctx.body = ownOffer(asked as unknown as CreateSandbox, sandboxes);
     });
     context.health("fleet", async () => membership.require());
   },

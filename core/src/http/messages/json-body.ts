@@ -12,6 +12,14 @@ export interface JsonBodyOptions {
 
 const DEFAULT_LIMIT_BYTES = 1024 * 1024;
 
+/** Whole bodies, for what is passed on to another server after that. */
+const bodies = new WeakMap<IncomingMessage, Buffer>();
+
+/** The body of a message that was read by `readBody`. */
+export function bodyOf(message: IncomingMessage): Buffer | undefined {
+  return bodies.get(message);
+}
+
 /** Reads a whole request body. @throws SandboxError body_too_large past the limit. */
 export async function readBody(message: IncomingMessage, limitBytes: number): Promise<Buffer> {
   const chunks: Buffer[] = [];
@@ -24,7 +32,9 @@ export async function readBody(message: IncomingMessage, limitBytes: number): Pr
     }
     chunks.push(chunk);
   }
-  return Buffer.concat(chunks, lengthBytes);
+  const body = Buffer.concat(chunks, lengthBytes);
+  bodies.set(message, body);
+  return body;
 }
 
 /**

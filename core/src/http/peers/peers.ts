@@ -1,27 +1,12 @@
-import type { IncomingMessage, ServerResponse } from "node:http";
-import type { Duplex } from "node:stream";
+import type { IncomingMessage } from "node:http";
 import { createToken } from "../../kernel/token.js";
+import { UnknownSandbox } from "../../sandbox/contract/unknown-sandbox.js";
+import { CreatedElsewhere } from "../../sandbox/life/placements.js";
 import type { SandboxId } from "../../sandbox/contract/backend.js";
 import type { EndedSandbox } from "../../sandbox/ledger/ledger.js";
 import type { Principal } from "../surfaces/principal.js";
+import type { Peer } from "../surfaces/peer.js";
 import type { SurfaceRequest } from "../surfaces/surface-request.js";
-
-/** Another server, which has a sandbox. */
-export interface Peer {
-  /**
-   * Passes a request on, and its answer back. Resolves when the exchange is over.
-   * @throws SandboxError or HttpError as long as nothing was answered.
-   */
-  relay(
-    request: SurfaceRequest,
-    exchange: { readonly message: IncomingMessage; readonly response: ServerResponse },
-  ): Promise<void>;
-  /** As `relay`, for an upgrade. */
-  relayUpgrade(
-    request: SurfaceRequest,
-    upgrade: { readonly message: IncomingMessage; readonly socket: Duplex; readonly head: Buffer },
-  ): Promise<void>;
-}
 
 /** What another server has told of a request that it passes on. */
 export interface Arrival {
@@ -41,6 +26,8 @@ export interface PeerFinder {
    * The server that has a sandbox; undefined when none has. @throws SandboxError while that cannot be told.
    */
   find(id: SandboxId): Promise<Peer | undefined>;
+  /** The server of a name that a placement chose. @throws SandboxError when it is gone. */
+  named(server: string): Peer;
   /** The end of a sandbox whose server was lost. */
   endOf(id: SandboxId): EndedSandbox | undefined;
 }
@@ -73,5 +60,12 @@ export class KnownPeers implements Peers {
 
   endOf(id: SandboxId): EndedSandbox | undefined {
     return this.#finder?.endOf(id);
+  }
+
+  /** The server that a request is for, by the error that it ended with here; undefined when that is its answer. */
+  async ofError(error: unknown, { isPassedOn }: SurfaceRequest): Promise<Peer | undefined> {
+    if (isPassedOn) return undefined;
+    if (error instanceof CreatedElsewhere) return this.#finder?.named(error.server);
+    return error instanceof UnknownSandbox ? this.find(error.sandboxId) : undefined;
   }
 }

@@ -30,6 +30,8 @@ export interface SurfaceRequest {
   readonly protocol: "http" | "https";
   /** Sender, as a guard named it; undefined for requests to a sandbox, and on surfaces without authentication. */
   readonly principal: Principal | undefined;
+  /** True when another server has passed it on: it goes no further. */
+  readonly isPassedOn: boolean;
 }
 
 /** The request with its sender. What is made on demand stays so, which it would not in a spread. */

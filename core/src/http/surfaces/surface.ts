@@ -11,6 +11,8 @@ import type { Logger } from "../../observe/logger.js";
 import type { Answered, Guard, Observer, UpgradeHandler } from "./surface-hooks.js";
 import { EdgeRefusal } from "../messages/edge-refusal.js";
 import { destroySoon } from "../messages/destroy-soon.js";
+import type { Peer } from "./peer.js";
+import { bodyOf } from "../messages/json-body.js";
 import { HttpError, withBody, withReason } from "../messages/http-error.js";
 import { responseKey } from "../messages/message-stream.js";
 import type { Scope } from "./principal.js";
@@ -33,6 +35,8 @@ export interface SurfaceOptions {
   readonly messageLimitBytes: number;
   /** Returns the error to answer instead of the one that a route threw. Never rejects. */
   readonly explain: (error: unknown, request: SurfaceRequest) => Promise<unknown>;
+  /** The server that a request is for, by the error that it ended with here. */
+  readonly peerOf: (error: unknown, request: SurfaceRequest) => Promise<Peer | undefined>;
 }
 
 const MAX_TIMER_MS = 2 ** 31 - 1;
@@ -256,7 +260,10 @@ export class Surface {
           );
         }
       } catch (error) {
-        refusal = this.answerTo(await this.#options.explain(error, served.request), served.request);
+        const { request } = served;
+        const left = await this.#passOn(error, request, { message: ctx.req, response: ctx.res });
+        if (left === undefined) ctx.respond = false;
+        else refusal = this.answerTo(await this.#options.explain(left, request), request);
       }
       this.#tell(served.request, { status: refusal?.status ?? ctx.status, route: served.route() });
       if (refusal === undefined) return;
@@ -376,6 +383,25 @@ export class Surface {
     }
     this.#tell(request, { status: answer.status, route });
     await sendAnswer(answer, response);
+  }
+
+  /** @returns the error to answer; undefined when another server has answered. */
+  async #passOn(
+    error: unknown,
+    request: SurfaceRequest,
+    exchange: Parameters<Peer["relay"]>[1],
+  ): Promise<unknown> {
+    const { message, response } = exchange;
+    const isWhole = bodyOf(message) !== undefined || !message.readableDidRead;
+    if (response.headersSent || !isWhole) return error;
+    try {
+      const peer = await this.#options.peerOf(error, request);
+      if (peer === undefined) return error;
+      await peer.relay(request, exchange);
+      return undefined;
+    } catch (failure) {
+      return failure;
+    }
   }
 
   /** Reports a refusal to observers. @returns the error to throw. */

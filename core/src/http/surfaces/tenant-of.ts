@@ -16,7 +16,7 @@ export function tenantOf(carrier: RequestCarrier): string {
  * @throws Error for a request addressed to a sandbox: its bearer may see that one alone, by `targetOf`.
  */
 export function sandboxesOf(carrier: RequestCarrier, sandboxes: Sandboxes): Sandboxes {
-  if (requestOf(carrier).target !== undefined)
-    throw new Error("a request that is addressed to a sandbox has no others");
-  return sandboxes.of(tenantOf(carrier));
+  const { target, isPassedOn } = requestOf(carrier);
+  if (target !== undefined) throw new Error("a request that is addressed to a sandbox has no others");
+  return sandboxes.of(tenantOf(carrier), { mayPlace: !isPassedOn });
 }

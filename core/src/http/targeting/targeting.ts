@@ -7,7 +7,8 @@ import { sandboxNotFound } from "../messages/edge-refusal.js";
 import type { HttpError } from "../messages/http-error.js";
 import type { SurfaceRequest, Target } from "../surfaces/surface-request.js";
 import type { Surfaces } from "../surfaces/surfaces.js";
-import type { KnownPeers, Peer } from "../peers/peers.js";
+import type { KnownPeers } from "../peers/peers.js";
+import type { Peer } from "../surfaces/peer.js";
 import { sandboxInPath } from "../peers/sandbox-in-path.js";
 import { type Address, addressOf, invalidAddress, namesDebugSandbox } from "./target.js";
 import type { Listener, TargetResolver, Targets } from "../surfaces/targets.js";
@@ -88,8 +89,8 @@ export class Targeting implements Targets {
   }
 
   /** The server that has the sandbox of an authorized request to an API; undefined when this one has it, or none. */
-  async peerOf({ url, target }: SurfaceRequest): Promise<Peer | undefined> {
-    const id = target === undefined ? sandboxInPath(url.pathname) : undefined;
+  async peerOf({ url, target, isPassedOn }: SurfaceRequest): Promise<Peer | undefined> {
+    const id = target === undefined && !isPassedOn ? sandboxInPath(url.pathname) : undefined;
     return id === undefined || this.#options.sandboxes.find(id) !== undefined
       ? undefined
       : this.#options.peers.find(id);

@@ -17,7 +17,7 @@ import type { AdmissionCheck } from "../model/admissions.js";
 import { newAccessToken, newId } from "../backends/sandbox-secrets.js";
 import type { SandboxServices } from "../ledger/sandbox-services.js";
 import type { SnapshotRecord, Snapshots } from "../model/snapshots.js";
-import type { CreateSandbox, PauseOptions, Sandboxes } from "./sandboxes.js";
+import type { CreateSandbox, PauseOptions, Sandboxes, TenantOptions } from "./sandboxes.js";
 import type { SandboxesConfig } from "../model/sandboxes-config.js";
 import type { TemplateFacts, Templates } from "../templates/templates.js";
 import { DEFAULT_TENANT } from "../model/tenant.js";
@@ -27,6 +27,7 @@ import { resolveMounts } from "../model/volume-mounts.js";
 import type { VolumeRegistry } from "../volumes/volume-registry.js";
 import type { AddedStartups } from "./startups.js";
 import type { AddedWarmUps } from "../warm/warm-ups.js";
+import type { ChosenPlacement } from "./placements.js";
 import type { WarmPools } from "../warm/warm-pools.js";
 
 export interface SandboxRegistryOptions extends SandboxServices {
@@ -38,6 +39,7 @@ export interface SandboxRegistryOptions extends SandboxServices {
   readonly warmUps: AddedWarmUps;
   readonly startups: AddedStartups;
   readonly pools: WarmPools;
+  readonly placement: ChosenPlacement;
 }
 
 const SANDBOX_ID = /^[a-z0-9]+$/;
@@ -82,8 +84,11 @@ export class SandboxRegistry implements Sandboxes {
     return this.#options.settings.defaultTimeout;
   }
 
-  of(tenant: string): Sandboxes {
-    return tenantSandboxes(this, tenant, (id) => this.#held.get(id)?.record.owner);
+  of(tenant: string, { mayPlace = false }: TenantOptions = {}): Sandboxes {
+    const { placement } = this.#options;
+    const ownerOf = (id: SandboxId): string | undefined => this.#held.get(id)?.record.owner;
+    const place = mayPlace ? placement.require.bind(placement) : undefined;
+    return tenantSandboxes(this, tenant, ownerOf, place);
   }
 
   count(state: SandboxState): number {
@@ -96,6 +101,26 @@ export class SandboxRegistry implements Sandboxes {
   }
 
   async create(request: CreateSandbox, signal?: AbortSignal): Promise<LiveSandbox> {
+    const { record, template, backend, snapshot } = this.#wanted(request);
+    this.#admit(record);
+    const warm = snapshot === undefined ? this.#takeWarm(request, template, backend) : undefined;
+    if (warm !== undefined) {
+      warm.warm({ ...record, id: warm.record.id, state: "running" }, warm.runtime);
+      // Its template's probe succeeded when it became warm.
+      const making = { timeoutMs: request.timeoutMs, probe: request.readinessProbe, signal };
+      const handedOut = await this.#creations.handOut(warm, making);
+      if (handedOut !== undefined) return handedOut;
+      this.#admit(record);
+    }
+    const held = new HeldSandbox(record);
+    // Set before the first await: this keeps parallel creations below the maximum.
+    this.#held.set(record.id, held);
+    const probe = request.readinessProbe ?? template.readinessProbe;
+    return this.#creations.make(held, backend, { timeoutMs: request.timeoutMs, probe, signal });
+  }
+
+  /** @throws SandboxError for what cannot be created as requested. */
+  #wanted(request: CreateSandbox) {
     if (this.#creations.isClosed) throw new SandboxError("server_stopping", "the server is stopping");
     const { settings, snapshots } = this.#options;
     const snapshot = snapshots.of(request.owner ?? DEFAULT_TENANT).find(request.template);
@@ -114,21 +139,11 @@ export class SandboxRegistry implements Sandboxes {
     const backend = this.#backendOf(request, template, snapshot);
     if (request.id !== undefined) this.#checkId(request.id);
     const record = this.#recordOf(request, template, backend, snapshot);
-    this.#admit(record);
-    const warm = snapshot === undefined ? this.#takeWarm(request, template, backend) : undefined;
-    if (warm !== undefined) {
-      warm.warm({ ...record, id: warm.record.id, state: "running" }, warm.runtime);
-      // Its template's probe succeeded when it became warm.
-      const making = { timeoutMs: request.timeoutMs, probe: request.readinessProbe, signal };
-      const handedOut = await this.#creations.handOut(warm, making);
-      if (handedOut !== undefined) return handedOut;
-      this.#admit(record);
-    }
-    const held = new HeldSandbox(record);
-    // Set before the first await: this keeps parallel creations below the maximum.
-    this.#held.set(record.id, held);
-    const probe = request.readinessProbe ?? template.readinessProbe;
-    return this.#creations.make(held, backend, { timeoutMs: request.timeoutMs, probe, signal });
+    return { record, template, backend, snapshot };
+  }
+
+  check(request: CreateSandbox): void {
+    this.#admit(this.#wanted(request).record);
   }
 
   find(id: SandboxId): LiveSandbox | undefined {

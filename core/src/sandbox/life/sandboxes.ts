@@ -52,6 +52,11 @@ export interface PauseOptions {
   readonly keepsMemory?: boolean | undefined;
 }
 
+export interface TenantOptions {
+  /** True: another server may be chosen for a new one, and `create` throws CreatedElsewhere then. False when absent. */
+  readonly mayPlace?: boolean;
+}
+
 /** The sandboxes of this server: the one place that creates, finds and ends them. */
 export interface Sandboxes {
   /** Life of a sandbox whose creator names no time-out, in milliseconds; request handlers apply it. */
@@ -60,7 +65,7 @@ export interface Sandboxes {
    * The sandboxes of one tenant alone; those of others are unknown to it. A request handler uses those of its sender:
    * `sandboxesOf`.
    */
-  of(tenant: string): Sandboxes;
+  of(tenant: string, options?: TenantOptions): Sandboxes;
   /**
    * Creates a sandbox; when it rejects, nothing is left of it.
    * @throws SandboxError not_found (template), resource_exhausted (`sandboxes.maximum` or a quota reached),
@@ -70,6 +75,8 @@ export interface Sandboxes {
    * deadline_exceeded, or the backend's error.
    */
   create(request: CreateSandbox, signal?: AbortSignal): Promise<LiveSandbox>;
+  /** Checks whether `create` could begin now. @throws SandboxError as `create` would at once. */
+  check(request: CreateSandbox): void;
   /** The sandbox if it serves or is being created; undefined also while it is being killed. */
   find(id: SandboxId): LiveSandbox | undefined;
   /** @throws SandboxError not_found with E2B's text and the phrase that the Ruby client looks for. */

@@ -1,16 +1,18 @@
 import type { SandboxId } from "../contract/backend.js";
 import { UnknownSandbox } from "../contract/unknown-sandbox.js";
 import type { EndedSandbox } from "../ledger/ledger.js";
-import type { Sandboxes } from "./sandboxes.js";
+import type { CreateSandbox, Sandboxes } from "./sandboxes.js";
 
 /**
  * The sandboxes of one tenant; for others' it answers as for unknown ones.
  * @param ownerOf answers for every sandbox that is not completely removed.
+ * @param place returns when this server is to create one.
  */
 export function tenantSandboxes(
   all: Sandboxes,
   tenant: string,
   ownerOf: (id: SandboxId) => string | undefined,
+  place?: (request: CreateSandbox, signal?: AbortSignal) => Promise<void>,
 ): Sandboxes {
   const owns = (id: SandboxId): boolean => ownerOf(id) === tenant;
   const owned = (id: SandboxId): SandboxId => {
@@ -23,8 +25,13 @@ export function tenantSandboxes(
   };
   return {
     defaultTimeoutMs: all.defaultTimeoutMs,
-    of: (other) => all.of(other),
-    create: (request, signal) => all.create({ ...request, owner: tenant }, signal),
+    of: (other, options) => all.of(other, options),
+    create: async (request, signal) => {
+      const wanted = { ...request, owner: tenant };
+      await place?.(wanted, signal);
+      return all.create(wanted, signal);
+    },
+    check: (request) => all.check({ ...request, owner: tenant }),
     find: (id) => (owns(id) ? all.find(id) : undefined),
     get: (id) => all.get(owned(id)),
     onCreated: (listener) =>

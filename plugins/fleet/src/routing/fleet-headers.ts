@@ -45,6 +45,11 @@ export function passedOnHeaders(
   return lines;
 }
 
+/** Headers of a request to another server itself. */
+export function secretHeader(secret: string): Readonly<Record<string, string>> {
+  return { [SECRET]: secret };
+}
+
 /** Header lines of an answer on its way to the client. */
 export function passedBackHeaders(rawHeaders: readonly string[]): string[] {
   return withoutOwn(rawHeaders, LEFT_OUT);

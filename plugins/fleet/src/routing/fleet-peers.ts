@@ -58,16 +58,23 @@ export class FleetPeers implements PeerFinder {
   }
 
   async find(id: SandboxId): Promise<Peer | undefined> {
-    const { node, nodes } = this.#options;
+    const { node } = this.#options;
     const found = this.#options.sandboxes.get(id) ?? (await this.#lookUp(id));
     if (found === undefined || found.node === node || found.lostAtMs !== undefined) return undefined;
-    const owner = nodes.get(found.node);
-    if (owner === undefined || owner.stoppedAtMs !== undefined)
-      throw new SandboxError(
-        "fleet_unavailable",
-        `server '${found.node}' of the fleet is away, please retry`,
-      );
-    return this.#peerOf(found.node, owner);
+    return this.named(found.node);
+  }
+
+  named(server: string): HttpPeer {
+    const known = this.#peers.get(server);
+    if (known !== undefined) return known;
+    const record = this.#options.nodes.get(server);
+    if (record === undefined || record.stoppedAtMs !== undefined)
+      throw new SandboxError("fleet_unavailable", `server '${server}' of the fleet is away, please retry`);
+    const { secret, connectMs } = this.#options;
+    const { address } = record;
+    const peer = new HttpPeer({ node: server, address, secret, connectMs, connections: this.#connections });
+    this.#peers.set(server, peer);
+    return peer;
   }
 
   endOf(id: SandboxId): EndedSandbox | undefined {
@@ -112,14 +119,5 @@ export class FleetPeers implements PeerFinder {
     } finally {
       this.#lookups -= 1;
     }
-  }
-
-  #peerOf(node: string, { address }: NodeRecord): Peer {
-    const known = this.#peers.get(node);
-    if (known !== undefined) return known;
-    const { secret, connectMs } = this.#options;
-    const peer = new HttpPeer({ node, address, secret, connectMs, connections: this.#connections });
-    this.#peers.set(node, peer);
-    return peer;
   }
 }

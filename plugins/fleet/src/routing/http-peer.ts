@@ -7,8 +7,8 @@ import {
 } from "node:http";
 import { Agent as HttpsAgent, request as requestHttps } from "node:https";
 import { type Duplex, pipeline } from "node:stream";
-import { type Peer, SandboxError, type SurfaceRequest } from "@coppice/core";
-import { passedBackHeaders, passedOnHeaders } from "./fleet-headers.js";
+import { bodyOf, type Peer, SandboxError, type SurfaceRequest } from "@coppice/core";
+import { passedBackHeaders, passedOnHeaders, secretHeader } from "./fleet-headers.js";
 
 export interface PeerConnections {
   readonly http: HttpAgent;
@@ -61,9 +61,12 @@ export class HttpPeer implements Peer {
         if (error !== null && error !== undefined) message.socket.destroy();
       });
     });
-    // A chunked body, or one of a stream, is passed on as it comes.
-    sent.flushHeaders();
-    message.pipe(sent);
+    const body = bodyOf(message);
+    if (body === undefined) {
+      // Of a stream, too: it is passed on as it comes.
+      sent.flushHeaders();
+      message.pipe(sent);
+    } else sent.end(body);
     await ended;
   }
 
@@ -102,6 +105,32 @@ export class HttpPeer implements Peer {
     });
     sent.end();
     await answered;
+  }
+
+  /** Asks the server itself something. @throws Error when it does not answer, or not with JSON. */
+  async ask(path: string, question: unknown, signal: AbortSignal): Promise<unknown> {
+    const { address, secret, connections } = this.#options;
+    const url = new URL(path, address);
+    const isTls = url.protocol === "https:";
+    const { promise, resolve, reject } = Promise.withResolvers<IncomingMessage>();
+    const sent = (isTls ? requestHttps : requestHttp)(
+      url,
+      {
+        method: "POST",
+        headers: { "content-type": "application/json", ...secretHeader(secret) },
+        agent: connections[isTls ? "https" : "http"],
+        signal,
+      },
+      resolve,
+    );
+    this.#track(sent);
+    sent.on("error", reject);
+    sent.end(JSON.stringify(question));
+    const answer = await promise;
+    const parts: Buffer[] = [];
+    for await (const part of answer) parts.push(part as Buffer);
+    if (answer.statusCode !== 200) throw new Error(`'${this.#options.node}' answered ${answer.statusCode}`);
+    return JSON.parse(Buffer.concat(parts).toString());
   }
 
   /** Ends what is under way: a server that is gone may never say so. */

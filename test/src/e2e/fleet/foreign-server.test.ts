@@ -44,16 +44,21 @@ describe("a server of a fleet, for the sandboxes of another one", { skip: reason
   let etcd: Cluster;
   let fleet: Fleet;
   let sandbox: Sandbox;
+  let urls: { readonly own: string; readonly foreign: string };
   const urlOf = (index: number): string => fleet.servers[index]?.url ?? "";
 
   before(async () => {
     etcd = await startEtcd();
     fleet = await startFleet({ count: 2, store: { etcd: { endpoints: etcd.endpoints } } });
     pointSdkAt(urlOf(0));
-    const made = await Sandbox.create();
+    const { sandboxId } = await Sandbox.create();
     // From now on every request goes to the server that has nothing of it.
-    pointSdkAt(urlOf(1));
-    sandbox = await Sandbox.connect(made.sandboxId);
+    const [own, foreign] = fleet.servers.toSorted((_, other) => (other.sandboxes.find(sandboxId) ? 1 : -1));
+    assert.ok(own?.sandboxes.find(sandboxId));
+    assert.equal(foreign?.sandboxes.find(sandboxId), undefined);
+    urls = { own: own?.url ?? "", foreign: foreign?.url ?? "" };
+    pointSdkAt(urls.foreign);
+    sandbox = await Sandbox.connect(sandboxId);
   });
   after(async () => {
     await fleet[Symbol.asyncDispose]();
@@ -68,7 +73,7 @@ describe("a server of a fleet, for the sandboxes of another one", { skip: reason
     await sandbox.commands.run(`${process.execPath} serve.mjs`, { background: true });
     const port = Number(await eventually("it listens", () => sandbox.files.read("port").catch(() => "")));
     const headers = { "e2b-sandbox-id": sandbox.sandboxId, "e2b-sandbox-port": String(port) };
-    const answer = await fetch(`${urlOf(1)}/path?q=1`, {
+    const answer = await fetch(`${urls.foreign}/path?q=1`, {
       method: "POST",
       headers: { ...headers, "x-own": "kept", "coppice-fleet-principal": "forged" },
       body: "a body",
@@ -77,7 +82,7 @@ describe("a server of a fleet, for the sandboxes of another one", { skip: reason
     assert.deepEqual([url, body], ["/path?q=1", "a body"]);
     assert.match(names, /x-own/);
     assert.doesNotMatch(names, /coppice/);
-    const socket = new WebSocket(`${urlOf(1).replace("http", "ws")}/socket`, { headers });
+    const socket = new WebSocket(`${urls.foreign.replace("http", "ws")}/socket`, { headers });
     socket.on("open", () => socket.send("hello"));
     const [echoed] = (await once(socket, "message")) as [Buffer];
     assert.equal(echoed.toString(), "hello");
@@ -101,9 +106,9 @@ describe("a server of a fleet, for the sandboxes of another one", { skip: reason
     assert.equal(info.sandboxId, sandbox.sandboxId);
     await Sandbox.setTimeout(sandbox.sandboxId, 60_000);
     await Sandbox.kill(sandbox.sandboxId);
-    pointSdkAt(urlOf(0));
+    pointSdkAt(urls.own);
     await assert.rejects(Sandbox.getInfo(sandbox.sandboxId), /not found/);
-    pointSdkAt(urlOf(1));
+    pointSdkAt(urls.foreign);
     await assert.rejects(Sandbox.getInfo(sandbox.sandboxId), /not found/);
   });
 });

@@ -48,6 +48,11 @@ describe("a fleet that loses a server", { skip: reasonWithoutEtcd(), timeout: 24
     servers[index] = await ServerProcess.start(installations[index]?.configFile ?? "");
   };
   const signal = (index: number, name: NodeJS.Signals): void => servers[index]?.signal(name);
+  /** A server takes what it is asked for as long as no other is better off. */
+  const createOn = (index: number): Promise<Sandbox> => {
+    pointSdkAt(urlOf(index));
+    return Sandbox.create();
+  };
   /** What a server says of a sandbox to its owner; the SDK's own error leaves out how it ended. */
   const told = async (index: number, id: string): Promise<string> => {
     const answer = await fetch(`${urlOf(index)}/sandboxes/${id}`, { headers: { "x-api-key": API_KEY } });
@@ -56,12 +61,8 @@ describe("a fleet that loses a server", { skip: reasonWithoutEtcd(), timeout: 24
   };
 
   it("tells its owner so within the lease, and the server ends what was given up when it is back", async () => {
-    pointSdkAt(urlOf(0));
-    const sandbox = await Sandbox.create();
-    const kept = await (async () => {
-      pointSdkAt(urlOf(1));
-      return Sandbox.create();
-    })();
+    const sandbox = await createOn(0);
+    const kept = await createOn(1);
     assert.equal(await told(1, sandbox.sandboxId), "there");
     signal(0, "SIGKILL");
     const killedAt = performance.now();
@@ -75,14 +76,12 @@ describe("a fleet that loses a server", { skip: reasonWithoutEtcd(), timeout: 24
       /not found/.test(await told(0, sandbox.sandboxId)),
     );
     assert.equal(await told(0, kept.sandboxId), "there");
-    pointSdkAt(urlOf(0));
-    const next = await Sandbox.create();
+    const next = await createOn(0);
     assert.equal(await told(1, next.sandboxId), "there");
   });
 
   it("is no fleet for a server that was stopped for longer than its lease: it cuts its streams and ends what was given up", async () => {
-    pointSdkAt(urlOf(0));
-    const sandbox = await Sandbox.create();
+    const sandbox = await createOn(0);
     let counted = 0;
     const counting = await sandbox.commands.run("while :; do echo x; sleep 0.05; done", {
       background: true,

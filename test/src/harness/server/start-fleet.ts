@@ -2,10 +2,14 @@ import { randomBytes } from "node:crypto";
 import type { TestServer } from "@coppice/core/testing";
 import fleet from "@coppice/plugin-fleet";
 import { freePort } from "../host/free-port.js";
+import { type CommandEnd, startCoppice } from "./coppice-command.js";
+import { makeInstallation } from "./server-process.js";
 import { type FullServerOptions, startFullServer } from "./start-full-server.js";
 
 export interface Fleet extends AsyncDisposable {
   readonly servers: readonly TestServer[];
+  /** Runs `coppice fleet <action> …` for this fleet. */
+  coppice(action: string, ...words: readonly string[]): Promise<CommandEnd>;
 }
 
 export interface FleetOptions extends Omit<FullServerOptions, "more"> {
@@ -18,14 +22,17 @@ export interface FleetOptions extends Omit<FullServerOptions, "more"> {
 export async function startFleet({ count, store, server = {}, ...options }: FleetOptions): Promise<Fleet> {
   const secret = randomBytes(32).toString("hex");
   const servers: TestServer[] = [];
+  const common = { address: "http://127.0.0.1:1", secret, ...store };
+  const cli = await makeInstallation({ plugins: () => ({ fleet: common }) });
   const stop = async (): Promise<void> => {
     for (const one of servers.toReversed()) await one.stop();
+    await cli.remove();
   };
   try {
     for (let index = 0; index < count; index += 1) {
       const port = await freePort();
       const listeners = { api: { host: "127.0.0.1", port: 0 }, fleet: { host: "127.0.0.1", port } };
-      const settings = { node: `node${index}`, address: `http://127.0.0.1:${port}`, secret, ...store };
+      const settings = { ...common, node: `node${index}`, address: `http://127.0.0.1:${port}` };
       servers.push(
         await startFullServer({ ...options, server: { listeners, ...server }, more: [[fleet, settings]] }),
       );
@@ -34,5 +41,9 @@ export async function startFleet({ count, store, server = {}, ...options }: Flee
     await stop();
     throw error;
   }
-  return { servers, [Symbol.asyncDispose]: stop };
+  return {
+    servers,
+    coppice: (action, ...words) => startCoppice(["fleet", action, cli.configFile, ...words]).end,
+    [Symbol.asyncDispose]: stop,
+  };
 }

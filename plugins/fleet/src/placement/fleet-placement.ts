@@ -1,0 +1,105 @@
+import { createHash, randomInt } from "node:crypto";
+import type { CreateSandbox, Sandboxes } from "@coppice/core";
+import type { NodeRecord } from "../membership/node-record.js";
+import type { FleetStore } from "../store/fleet-store.js";
+import type { KeyView } from "../store/key-view.js";
+import { type Offer, ownOffer } from "./offer.js";
+
+export interface FleetPlacementOptions {
+  readonly node: string;
+  readonly nodes: Pick<KeyView<NodeRecord>, "entries">;
+  /** Servers that get no new sandboxes. */
+  readonly cordons: Pick<KeyView<true>, "get">;
+  readonly sandboxes: Pick<Sandboxes, "check" | "list">;
+  readonly store: FleetStore;
+  readonly requireMember: () => void;
+  /** Asks another server; undefined when it does not answer in time. */
+  readonly ask: (node: string, request: CreateSandbox, signal?: AbortSignal) => Promise<Offer | undefined>;
+  /** How long the server of an `Idempotency-Key` is remembered. */
+  readonly keyKeptMs: number;
+}
+
+/** Keys with the server that a client's `Idempotency-Key` led to. */
+const IDEMPOTENCY = "idempotency/";
+/** Others that are asked at once: the better of two is almost as good as the best of all. */
+const ASKED = 2;
+/** When none of these can, the rest is asked, so many at a time. */
+const BATCH = 8;
+/** A foreign server is a hop further: it has to be better by so much. */
+const OWN_ADVANTAGE = 0.02;
+
+/** Chooses the server of a new sandbox: the better one of a few that can have it. */
+export class FleetPlacement {
+  readonly #options: FleetPlacementOptions;
+
+  constructor(options: FleetPlacementOptions) {
+    this.#options = options;
+  }
+
+  /** @returns the name of another server; undefined for this one, also when none can have it: it says why. */
+  async choose(request: CreateSandbox, signal?: AbortSignal): Promise<string | undefined> {
+    const { node, requireMember } = this.#options;
+    requireMember();
+    const { idempotency, owner = "" } = request;
+    const chosen =
+      idempotency === undefined
+        ? await this.#best(request, signal)
+        : await this.#once(`${IDEMPOTENCY}${digest(owner, idempotency.key)}`, request, signal);
+    return chosen === node ? undefined : chosen;
+  }
+
+  /** Repetitions of a request come to the same server, whichever they ask. */
+  async #once(
+    key: string,
+    request: CreateSandbox,
+    signal: AbortSignal | undefined,
+  ): Promise<string | undefined> {
+    const { store, node, keyKeptMs } = this.#options;
+    const known = await store.get(key);
+    if (known !== undefined) return known.value;
+    const value = (await this.#best(request, signal)) ?? node;
+    const lease = await store.grant(keyKeptMs);
+    const revision = await store.commit([{ key, createRevision: 0 }], [{ put: key, value, lease }]);
+    if (revision !== undefined) return value;
+    await store.revoke(lease);
+    return (await store.get(key))?.value;
+  }
+
+  async #best(request: CreateSandbox, signal: AbortSignal | undefined): Promise<string | undefined> {
+    const { node, nodes, cordons, sandboxes, ask } = this.#options;
+    const own = cordons.get(node) === undefined ? ownOffer(request, sandboxes) : { refusal: "cordoned" };
+    const others = shuffled(
+      [...nodes.entries()].flatMap(([name, { stoppedAtMs }]) =>
+        name === node || stoppedAtMs !== undefined || cordons.get(name) !== undefined ? [] : [name],
+      ),
+    );
+    let best = "load" in own ? { name: node, load: own.load - OWN_ADVANTAGE } : undefined;
+    for (
+      let at = 0, count = ASKED;
+      at < others.length && (at === 0 || best === undefined);
+      at += count, count = BATCH
+    ) {
+      const asked = others
+        .slice(at, at + count)
+        .map(async (name) => ({ name, offer: await ask(name, request, signal) }));
+      for (const { name, offer } of await Promise.all(asked))
+        if (offer !== undefined && "load" in offer && (best === undefined || offer.load < best.load))
+          best = { name, load: offer.load };
+    }
+    return best?.name;
+  }
+}
+
+function digest(tenant: string, key: string): string {
+  return createHash("sha256")
+    .update(JSON.stringify([tenant, key]))
+    .digest("hex");
+}
+
+function shuffled(names: string[]): readonly string[] {
+  for (let index = names.length - 1; index > 0; index -= 1) {
+    const other = randomInt(index + 1);
+    [names[index], names[other]] = [names[other] ?? "", names[index] ?? ""];
+  }
+  return names;
+}

@@ -1,0 +1,26 @@
+import type { VerbAction } from "@coppice/core";
+import type { FleetConfig } from "../fleet-config.js";
+import { setCordon } from "../placement/cordons.js";
+import { serverIn, withStore } from "./with-store.js";
+
+/** Gives a server no new sandboxes. Those that it has go on. */
+export const fleetCordon: VerbAction<FleetConfig> = {
+  usage: "SERVER",
+  run: (context) => setTo(true, context),
+};
+
+/** Gives it new sandboxes again. */
+export const fleetUncordon: VerbAction<FleetConfig> = {
+  usage: "SERVER",
+  run: (context) => setTo(false, context),
+};
+
+async function setTo(
+  isCordoned: boolean,
+  context: Parameters<VerbAction<FleetConfig>["run"]>[0],
+): Promise<number> {
+  const server = serverIn(context.args);
+  await withStore(context, (store) => setCordon(store, server, isCordoned));
+  context.print(isCordoned ? `'${server}' gets no new sandboxes` : `'${server}' gets new sandboxes again`);
+  return 0;
+}

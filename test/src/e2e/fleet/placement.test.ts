@@ -1,0 +1,78 @@
+import assert from "node:assert/strict";
+import { mkdtemp, rm } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { after, before, beforeEach, describe, it } from "node:test";
+import { Sandbox } from "e2b";
+import { API_KEY } from "../../harness/server/api-key.js";
+import { eventually } from "../../harness/host/eventually.js";
+import { pointSdkAt } from "../../harness/server/point-sdk-at.js";
+import { type Fleet, startFleet } from "../../harness/server/start-fleet.js";
+
+describe("new sandboxes of a fleet", { timeout: 120_000 }, () => {
+  let directory: string;
+  let fleet: Fleet;
+
+  before(async () => {
+    directory = await mkdtemp(join(tmpdir(), "coppice-test-"));
+    fleet = await startFleet({
+      count: 3,
+      store: { file: join(directory, "fleet.sqlite") },
+      server: { sandboxes: { maximum: 4, templates: { base: {} } } },
+    });
+  });
+  after(async () => {
+    await fleet[Symbol.asyncDispose]();
+    await rm(directory, { recursive: true });
+  });
+  beforeEach(async () => {
+    for (const { sandboxes } of fleet.servers)
+      for (const { record } of sandboxes.list()) await sandboxes.kill(record.id);
+  });
+
+  const counts = (): readonly number[] => fleet.servers.map(({ sandboxes }) => sandboxes.list().length);
+  const urlOf = (index: number): string => fleet.servers[index]?.url ?? "";
+
+  it("come to servers that can have them, whichever is asked, until none can", async () => {
+    pointSdkAt(urlOf(0));
+    for (let made = 0; made < 12; made += 1) await Sandbox.create();
+    assert.deepEqual(counts(), [4, 4, 4]);
+    await assert.rejects(Sandbox.create(), /maximum number of concurrent/);
+  });
+
+  it("are the same one for all requests with one Idempotency-Key, whichever servers they ask", async () => {
+    const create = async (index: number): Promise<string> => {
+      const answer = await fetch(`${urlOf(index)}/sandboxes`, {
+        method: "POST",
+        headers: { "x-api-key": API_KEY, "content-type": "application/json", "idempotency-key": "once" },
+        body: JSON.stringify({ templateID: "base" }),
+      });
+      const body = (await answer.json()) as { readonly sandboxID?: string; readonly message?: string };
+      return body.sandboxID ?? `${answer.status} ${body.message}`;
+    };
+    const ids = await Promise.all([0, 1, 2, 0, 1, 2].map(create));
+    assert.match(ids[0] ?? "", /^[a-z0-9]+$/);
+    assert.equal(new Set(ids).size, 1, ids.join());
+    assert.equal(
+      counts().reduce((sum, count) => sum + count),
+      1,
+    );
+  });
+
+  it("do not come to a server that is cordoned", async () => {
+    const cordon = async (word: "cordon" | "uncordon"): Promise<void> => {
+      for (const node of ["node0", "node2"]) await fleet.coppice(word, node);
+    };
+    await cordon("cordon");
+    pointSdkAt(urlOf(0));
+    await eventually("the cordons are known", async () => {
+      const { sandboxId } = await Sandbox.create();
+      const isKnown = fleet.servers[1]?.sandboxes.find(sandboxId) !== undefined;
+      await Sandbox.kill(sandboxId);
+      return isKnown;
+    });
+    for (let made = 0; made < 4; made += 1) await Sandbox.create();
+    assert.deepEqual(counts(), [0, 4, 0]);
+    await cordon("uncordon");
+  });
+});
