@@ -236,13 +236,7 @@ export class HttpListener implements Listener {
         answerPreflight(response);
         return;
       }
-<<<<<<< HEAD
       const destination = await this.#direct(message, request, arrival);
-=======
-      const destination = await this.#destination(message, arrival);
-      const request = this.#request({ id, logOf, message, destination, arrival, closing: response });
-      surfaceName = request.surface;
->>>>>>> 99d749b0 (A new sandbox of a fleet comes to a server that can have it, whichever is asked: the better one of a few; servers are cordoned, drained and removed by the command line)
       if (destination.kind === "peer") {
         routeOf = () => PEER;
         name();
@@ -275,14 +269,8 @@ export class HttpListener implements Listener {
         await this.#services.targeting.authorize(request);
         requireTrafficToken(target, message.headers);
       }
-<<<<<<< HEAD
       const admitted = await admit(request, destination.surface, arrival);
-      const peer = arrival === undefined ? await this.#services.targeting.peerOf(admitted) : undefined;
-=======
-      // The guards of another server have authenticated what it passes on.
-      const admitted = arrival === undefined ? await surface.authorize(request) : request;
       const peer = await this.#services.targeting.peerOf(admitted);
->>>>>>> 99d749b0 (A new sandbox of a fleet comes to a server that can have it, whichever is asked: the better one of a few; servers are cordoned, drained and removed by the command line)
       if (peer !== undefined) {
         routeOf = () => PEER;
         await peer.relay(admitted, { message, response });
@@ -306,12 +294,7 @@ export class HttpListener implements Listener {
     try {
       this.#refuseForeign(message);
       const arrival = this.#services.peers.arrivalAt(this.name, message);
-<<<<<<< HEAD
       const destination = await this.#direct(message, request, arrival);
-=======
-      const destination = await this.#destination(message, arrival);
-      const request = this.#request({ id, logOf, message, destination, arrival, closing: socket });
->>>>>>> 99d749b0 (A new sandbox of a fleet comes to a server that can have it, whichever is asked: the better one of a few; servers are cordoned, drained and removed by the command line)
       if (destination.kind === "peer") {
         await destination.peer.relayUpgrade(request, { message, socket, head });
         return;
@@ -332,15 +315,8 @@ export class HttpListener implements Listener {
         await proxyUpgrade({ request, target, message, socket, head }, connections);
         return;
       }
-<<<<<<< HEAD
       const admitted = await admit(request, destination.surface, arrival);
-      const peer = arrival === undefined ? await this.#services.targeting.peerOf(admitted) : undefined;
-=======
-      const { surface } = destination;
-      // The guards of another server have authenticated what it passes on.
-      const admitted = arrival === undefined ? await surface.authorize(request) : request;
       const peer = await this.#services.targeting.peerOf(admitted);
->>>>>>> 99d749b0 (A new sandbox of a fleet comes to a server that can have it, whichever is asked: the better one of a few; servers are cordoned, drained and removed by the command line)
       if (peer !== undefined) {
         await peer.relayUpgrade(admitted, { message, socket, head });
         return;
@@ -368,6 +344,7 @@ export class HttpListener implements Listener {
   ): Promise<Destination> {
     // HTTP/1.0 has no Host, and libraries on top rely on one.
     message.headers.host ??= this.name;
+    request.isPassedOn = arrival !== undefined;
     const { surfaces, targeting } = this.#services;
     const found =
       arrival === undefined ? await targeting.find(message, request, this) : targeting.findHere(message);
@@ -398,7 +375,6 @@ export class HttpListener implements Listener {
   }
 
   /** Marks a sandbox as used by a request. Runs after all access checks: it may resume the sandbox. */
-<<<<<<< HEAD
   async #use(target: Target, request: IncomingRequest): Promise<void> {
     request.onEnd(await this.#services.targeting.use(target, request));
   }
@@ -411,69 +387,6 @@ async function admit(
   arrival: Arrival | undefined,
 ): Promise<SurfaceRequest> {
   return arrival === undefined ? surface.authorize(request) : withPrincipal(request, arrival.principal);
-=======
-  #use(closing: ServerResponse | Duplex) {
-    let end = (): void => {};
-    return {
-      begin: async (target: Target, request: SurfaceRequest): Promise<void> => {
-        end = await this.#services.targeting.use(target, request);
-        if (closing.destroyed) end();
-      },
-      end: () => end(),
-    };
-  }
-
-  /** Few requests log anything: a logger that knows the request is made for those alone. */
-  #identify(message: IncomingMessage): { readonly id: string; readonly logOf: () => Logger } {
-    const given = message.headers["x-request-id"];
-    const id = typeof given === "string" && SANE_REQUEST_ID.test(given) ? given : randomUUID();
-    let log: Logger | undefined;
-    return { id, logOf: () => (log ??= this.#services.log.child({ requestId: id })) };
-  }
-
-  #request(parts: {
-    readonly id: string;
-    readonly logOf: () => Logger;
-    readonly message: IncomingMessage;
-    readonly destination: Destination;
-    readonly arrival: Arrival | undefined;
-    readonly closing: ServerResponse | Duplex;
-  }): SurfaceRequest {
-    const { id, logOf, message, destination, arrival, closing } = parts;
-    const { url, target } = destination;
-    let log: Logger | undefined;
-    const gone = new AbortController();
-    this.#running.add(gone);
-    closing.once("close", () => {
-      this.#running.delete(gone);
-      gone.abort(CLIENT_GONE);
-    });
-    return {
-      id,
-      surface: destination.kind === "surface" ? destination.surface.name : destination.kind,
-      method: message.method ?? "",
-      url,
-      headers: message.headers,
-      get log() {
-        log ??= target === undefined ? logOf() : logOf().child({ sandboxId: target.sandbox.record.id });
-        return log;
-      },
-      signal: gone.signal,
-      target,
-      protocol: this.#services.clientAddresses.protocolOf(message.socket, message.headers),
-      clientAddress: this.#services.clientAddresses.of(message.socket.remoteAddress, message.headers),
-      principal: arrival?.principal,
-      isPassedOn: arrival !== undefined,
-    };
-  }
-}
-
-function parseUrl({ url = "/" }: IncomingMessage): URL {
-  const text = url.startsWith("/") ? `http://server${url}` : url;
-  const parsed = URL.parse(text, "http://server");
-  if (parsed === null) throw new SandboxError("target_invalid", "the request target is no URL");
-  return parsed;
->>>>>>> 99d749b0 (A new sandbox of a fleet comes to a server that can have it, whichever is asked: the better one of a few; servers are cordoned, drained and removed by the command line)
 }
 
 /**

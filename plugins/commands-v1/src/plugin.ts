@@ -4,6 +4,7 @@ import {
   Clock,
   definePlugin,
   openedAtStart,
+  Peers,
   requestOf,
   Sandboxes,
   Spool,
@@ -33,7 +34,7 @@ import { Terminals } from "./terminals/terminals.js";
 export const plugin = definePlugin({
   name: "commands-v1",
   config: commandsV1Config,
-  requires: { sandboxes: Sandboxes, commands: Commands, clock: Clock },
+  requires: { sandboxes: Sandboxes, commands: Commands, clock: Clock, peers: Peers },
   setup(plugin, services) {
     const { config, log } = plugin;
     const file = openedAtStart(() => new CommandsV1Store(plugin.dataDir()));

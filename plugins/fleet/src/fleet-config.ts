@@ -55,6 +55,7 @@ export const fleetConfig = z.strictObject({
   idempotencyKept: duration("1d").describe(
     "How long the server that an `Idempotency-Key` led to is remembered.",
   ),
+  gatherTimeout: duration("5s").describe("Time that the other servers have for their part of a list."),
   connectTimeout: duration("3s").describe("Time for a connection to another server."),
   maxLookups: z
     .int()

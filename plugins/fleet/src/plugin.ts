@@ -129,6 +129,7 @@ export const plugin = definePlugin({
       requireMember: () => membership.require(),
       tls: config.ca === undefined ? {} : { ca: readFileSync(config.ca, "utf8") },
       connectMs,
+      gatherMs: config.gatherTimeout,
       maxLookups,
     });
     context.onStop(() => router.close());

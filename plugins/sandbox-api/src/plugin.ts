@@ -5,6 +5,7 @@ import {
   definePlugin,
   Greeting,
   Listeners,
+  Peers,
   Sandboxes,
   sandboxesOf,
   Snapshots,
@@ -37,8 +38,9 @@ export const plugin = definePlugin({
     clock: Clock,
     listeners: Listeners,
     greeting: Greeting,
+    peers: Peers,
   },
-  setup(context, { sandboxes, snapshots, templates, volumes, backends, clock, listeners, greeting }) {
+  setup(context, { sandboxes, snapshots, templates, volumes, backends, clock, listeners, greeting, peers }) {
     const { config } = context;
     const router = context.http("api", { errors: "e2b" });
     const domain = (): string | undefined => publicDomain(config.domain, listeners.all());
@@ -59,6 +61,7 @@ export const plugin = definePlugin({
       domain,
       sandboxes: (carrier) => sandboxesOf(carrier, sandboxes),
       snapshots: (carrier) => snapshots.of(tenantOf(carrier)),
+      peers,
     };
     context.onStart(() => history.start());
     context.onStop(() => history.stop());

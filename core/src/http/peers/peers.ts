@@ -1,4 +1,4 @@
-import type { IncomingMessage } from "node:http";
+import type { IncomingHttpHeaders, IncomingMessage } from "node:http";
 import { createToken } from "../../kernel/token.js";
 import { UnknownSandbox } from "../../sandbox/contract/unknown-sandbox.js";
 import { CreatedElsewhere } from "../../sandbox/life/placements.js";
@@ -6,7 +6,7 @@ import type { SandboxId } from "../../sandbox/contract/backend.js";
 import type { EndedSandbox } from "../../sandbox/ledger/ledger.js";
 import type { Principal } from "../surfaces/principal.js";
 import type { Peer } from "../surfaces/peer.js";
-import type { SurfaceRequest } from "../surfaces/surface-request.js";
+import { type RequestCarrier, requestOf, type SurfaceRequest } from "../surfaces/surface-request.js";
 
 /** What another server has told of a request that it passes on. */
 export interface Arrival {
@@ -30,13 +30,27 @@ export interface PeerFinder {
   named(server: string): Peer;
   /** The end of a sandbox whose server was lost. */
   endOf(id: SandboxId): EndedSandbox | undefined;
+  /** Sends a GET request to all other servers. */
+  gather(request: SurfaceRequest): Promise<Gathered>;
+}
+
+/** The answers of all other servers to one request. */
+export interface Gathered {
+  /** Of those that answered with 200 and JSON. */
+  readonly answers: readonly { readonly headers: IncomingHttpHeaders; readonly body: unknown }[];
+  /** Names of the others. */
+  readonly unreached: readonly string[];
 }
 
 /** Other servers, where a plugin knows some. */
 export interface Peers {
   /** Sets the finder, once. */
   use(finder: PeerFinder): void;
+  /** What all other servers answer to a GET request; nothing for one that another server has passed on. */
+  gather(carrier: RequestCarrier): Promise<Gathered>;
 }
+
+const NOTHING: Gathered = { answers: [], unreached: [] };
 
 export const Peers = createToken<Peers>("peers");
 
@@ -60,6 +74,11 @@ export class KnownPeers implements Peers {
 
   endOf(id: SandboxId): EndedSandbox | undefined {
     return this.#finder?.endOf(id);
+  }
+
+  async gather(carrier: RequestCarrier): Promise<Gathered> {
+    const request = requestOf(carrier);
+    return request.isPassedOn ? NOTHING : (this.#finder?.gather(request) ?? NOTHING);
   }
 
   /** The server that a request is for, by the error that it ended with here; undefined when that is its answer. */

@@ -24,6 +24,7 @@ export class IncomingRequest implements SurfaceRequest {
   readonly principal = undefined;
   /** The listener's name until it is known. */
   surface: string;
+  isPassedOn = false;
   readonly #parts: IncomingRequestParts;
   /** Read at once: a socket that is closed has none. */
   readonly #peer: string | undefined;

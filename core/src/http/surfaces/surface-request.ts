@@ -36,7 +36,7 @@ export interface SurfaceRequest {
 
 /** The request with its sender. What is made on demand stays so, which it would not in a spread. */
 export function withPrincipal(request: SurfaceRequest, principal: Principal | undefined): SurfaceRequest {
-  const { id, surface, method, url, headers, target, clientAddress, protocol } = request;
+  const { id, surface, method, url, headers, target, clientAddress, protocol, isPassedOn } = request;
   return {
     id,
     surface,
@@ -47,6 +47,7 @@ export function withPrincipal(request: SurfaceRequest, principal: Principal | un
     clientAddress,
     protocol,
     principal,
+    isPassedOn,
     get log() {
       return request.log;
     },

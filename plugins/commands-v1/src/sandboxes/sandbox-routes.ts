@@ -3,6 +3,7 @@ import {
   ClientCreations,
   type Clock,
   type LiveSandbox,
+  type Peers,
   readJsonBody,
   type Router,
   SandboxError,
@@ -22,6 +23,7 @@ export interface SandboxRoutesOptions {
   readonly named: NamedSandboxes;
   readonly sandboxes: Sandboxes;
   readonly capacities: Capacities;
+  readonly peers: Peers;
   readonly clock: Clock;
   readonly config: CommandsV1Config;
 }
@@ -36,7 +38,7 @@ const nothing = z.union([z.null(), z.object({})]);
 /** Routes that create, list, change, stop, start and delete sandboxes. */
 export function mountSandboxes(
   router: Router,
-  { named, sandboxes, capacities, clock, config }: SandboxRoutesOptions,
+  { named, sandboxes, capacities, peers, clock, config }: SandboxRoutesOptions,
 ): void {
   const path = `${config.basePath}/sandboxes`;
   const limitBytes = config.maxBody;
@@ -93,7 +95,10 @@ export function mountSandboxes(
     const { name } = ctx.query;
     const all = sandboxesOf(ctx, sandboxes).list();
     const wanted = all.filter((sandbox) => name === undefined || named.describe(sandbox).name === name);
-    ctx.body = await Promise.all(wanted.map(bodyOf));
+    const { answers, unreached } = await peers.gather(ctx);
+    if (unreached.length > 0) ctx.set("X-Unreached-Servers", unreached.join(", "));
+    const others = answers.flatMap(({ body }) => z.array(z.unknown()).parse(body));
+    ctx.body = [...(await Promise.all(wanted.map(bodyOf))), ...others];
   });
 
   router.get(`${path}/:id`, async (ctx) => {

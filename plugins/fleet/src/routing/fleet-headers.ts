@@ -45,9 +45,13 @@ export function passedOnHeaders(
   return lines;
 }
 
-/** Headers of a request to another server itself. */
-export function secretHeader(secret: string): Readonly<Record<string, string>> {
-  return { [SECRET]: secret };
+/** Headers of a request that this server makes: for the client of another one, or for itself. */
+export function ownHeaders(secret: string, request?: SurfaceRequest): Readonly<Record<string, string>> {
+  return {
+    [SECRET]: secret,
+    ...(request && { [LISTENER]: request.surface, "x-request-id": request.id }),
+    ...(request?.principal && { [PRINCIPAL]: encode(request.principal) }),
+  };
 }
 
 /** Header lines of an answer on its way to the client. */

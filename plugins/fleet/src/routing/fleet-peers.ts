@@ -3,10 +3,12 @@ import { Agent as HttpsAgent } from "node:https";
 import {
   type Arrival,
   type EndedSandbox,
+  type Gathered,
   type Peer,
   type PeerFinder,
   SandboxError,
   type SandboxId,
+  type SurfaceRequest,
 } from "@coppice/core";
 import type { NodeRecord } from "../membership/node-record.js";
 import { type FleetSandbox, SANDBOXES, sandboxOf } from "../records/fleet-sandbox.js";
@@ -21,12 +23,14 @@ export interface FleetPeersOptions {
   readonly node: string;
   readonly secret: string;
   readonly store: FleetStore;
-  readonly nodes: Pick<KeyView<NodeRecord>, "get">;
+  readonly nodes: Pick<KeyView<NodeRecord>, "get" | "entries">;
   readonly sandboxes: Pick<KeyView<FleetSandbox>, "get">;
   /** Throws while this server may not act for the fleet. */
   readonly requireMember: () => void;
   readonly tls: { readonly ca?: string };
   readonly connectMs: number;
+  /** Time for the answer of all servers to one request. */
+  readonly gatherMs: number;
   /** Most look-ups of unknown ids at one time. */
   readonly maxLookups: number;
 }
@@ -91,6 +95,25 @@ export class FleetPeers implements PeerFinder {
       endedAtMs: lostAtMs,
       accessTokenDigest: tokenDigest,
     };
+  }
+
+  async gather(request: SurfaceRequest): Promise<Gathered> {
+    const { node: own, nodes, gatherMs } = this.#options;
+    const signal = AbortSignal.any([request.signal, AbortSignal.timeout(gatherMs)]);
+    const unreached: string[] = [];
+    const answers = await Promise.all(
+      [...nodes.entries()].map(async ([node]) => {
+        if (node === own) return [];
+        try {
+          return [await this.named(node).get(request, signal)];
+        } catch (error) {
+          request.log.warn({ err: error, node }, "a list lacks what another server has");
+          unreached.push(node);
+          return [];
+        }
+      }),
+    );
+    return { answers: answers.flat(), unreached };
   }
 
   /** Ends what is under way with a server that left its place, or took it again. */

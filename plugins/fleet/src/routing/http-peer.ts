@@ -3,12 +3,15 @@ import {
   type ClientRequest,
   type IncomingMessage,
   request as requestHttp,
+  type RequestOptions,
   type ServerResponse,
 } from "node:http";
 import { Agent as HttpsAgent, request as requestHttps } from "node:https";
 import { type Duplex, pipeline } from "node:stream";
-import { bodyOf, type Peer, SandboxError, type SurfaceRequest } from "@coppice/core";
-import { passedBackHeaders, passedOnHeaders, secretHeader } from "./fleet-headers.js";
+import { bodyOf, type Gathered, type Peer, SandboxError, type SurfaceRequest } from "@coppice/core";
+import { passedBackHeaders, passedOnHeaders, ownHeaders } from "./fleet-headers.js";
+
+export type PeerAnswer = Gathered["answers"][number];
 
 export interface PeerConnections {
   readonly http: HttpAgent;
@@ -107,30 +110,34 @@ export class HttpPeer implements Peer {
     await answered;
   }
 
-  /** Asks the server itself something. @throws Error when it does not answer, or not with JSON. */
+  /** Asks the server itself something. @throws Error when it does not answer 200 with JSON. */
   async ask(path: string, question: unknown, signal: AbortSignal): Promise<unknown> {
-    const { address, secret, connections } = this.#options;
+    const headers = { ...ownHeaders(this.#options.secret), "content-type": "application/json" };
+    const { body } = await this.#send(path, { method: "POST", headers, signal }, JSON.stringify(question));
+    return body;
+  }
+
+  /** Sends the GET request of a client. @throws as `ask` */
+  get(request: SurfaceRequest, signal: AbortSignal): Promise<PeerAnswer> {
+    const { pathname, search } = request.url;
+    const headers = ownHeaders(this.#options.secret, request);
+    return this.#send(pathname + search, { method: "GET", headers, signal });
+  }
+
+  async #send(path: string, options: RequestOptions, text?: string): Promise<PeerAnswer> {
+    const { address, node, connections } = this.#options;
     const url = new URL(path, address);
     const isTls = url.protocol === "https:";
     const { promise, resolve, reject } = Promise.withResolvers<IncomingMessage>();
-    const sent = (isTls ? requestHttps : requestHttp)(
-      url,
-      {
-        method: "POST",
-        headers: { "content-type": "application/json", ...secretHeader(secret) },
-        agent: connections[isTls ? "https" : "http"],
-        signal,
-      },
-      resolve,
-    );
+    const agent = connections[isTls ? "https" : "http"];
+    const sent = (isTls ? requestHttps : requestHttp)(url, { ...options, agent }, resolve);
     this.#track(sent);
     sent.on("error", reject);
-    sent.end(JSON.stringify(question));
+    sent.end(text);
     const answer = await promise;
-    const parts: Buffer[] = [];
-    for await (const part of answer) parts.push(part as Buffer);
-    if (answer.statusCode !== 200) throw new Error(`'${this.#options.node}' answered ${answer.statusCode}`);
-    return JSON.parse(Buffer.concat(parts).toString());
+    const parts = (await answer.toArray()) as Buffer[];
+    if (answer.statusCode !== 200) throw new Error(`'${node}' answered ${answer.statusCode}`);
+    return { headers: answer.headers, body: JSON.parse(Buffer.concat(parts).toString()) };
   }
 
   /** Ends what is under way: a server that is gone may never say so. */

@@ -2,6 +2,7 @@ import type {
   Backends,
   Capacities,
   Clock,
+  Peers,
   RequestCarrier,
   Router,
   Sandboxes,
@@ -24,6 +25,8 @@ export interface ApiServices {
   /** Sandboxes and snapshots of a request's tenant. */
   readonly sandboxes: (carrier: RequestCarrier) => Sandboxes;
   readonly snapshots: (carrier: RequestCarrier) => TenantSnapshots;
+  /** Other servers, which have sandboxes of the same tenants. */
+  readonly peers: Peers;
 }
 
 export type Context = Parameters<Parameters<Router["get"]>[1]>[0];

@@ -1,5 +1,7 @@
 import {
+  type Gathered,
   type LiveSandbox,
+  type Peers,
   parseInput,
   parseSandboxId,
   requestOf,
@@ -8,11 +10,12 @@ import {
   tenantOf,
 } from "@coppice/core";
 import { z } from "zod";
+import { wholePage } from "./whole-list.js";
 import { aliasOf } from "../bodies/alias-of.js";
 import { listedSandboxBody, metricBody, sandboxDetailBody } from "../bodies/sandbox-body.js";
 import { templateIdOf } from "../bodies/template-id-of.js";
-import type { ApiServices } from "./api-services.js";
-import { listSandboxes, parseLegacyListQuery, parseListQuery } from "./list.js";
+import type { ApiServices, Context } from "./api-services.js";
+import { type ListQuery, listSandboxes, parseLegacyListQuery, parseListQuery } from "./list.js";
 
 const MAX_IDS = 100;
 
@@ -30,24 +33,31 @@ const metricsWindow = z
     error: "it is later than end",
   });
 
+const metricsAnswer = z.object({ sandboxes: z.record(z.string(), z.unknown()) });
+
 /** Routes that list and describe sandboxes. */
 export function mountReads(
   router: Router,
-  { backends, templates, capacities, history, domain, sandboxes, snapshots }: ApiServices,
+  { backends, templates, capacities, history, domain, sandboxes, snapshots, peers }: ApiServices,
 ): void {
-  router.get("/sandboxes", async (ctx) => {
-    const page = listSandboxes(sandboxes(ctx).list(), parseLegacyListQuery(requestOf(ctx).url.searchParams));
-    ctx.body = await listBody(page.sandboxes, { capacities, templates });
-  });
+  const list = async (ctx: Context, query: ListQuery): Promise<void> => {
+    const page = listSandboxes(sandboxes(ctx).list(), query);
+    const [bodies, others] = await Promise.all([
+      listBody(page.sandboxes, { capacities, templates }),
+      gather(ctx, peers),
+    ]);
+    const whole = wholePage(bodies, page, others, query);
+    if (whole.nextToken !== undefined) ctx.set("X-Next-Token", whole.nextToken);
+    if (whole.totalRunning !== undefined) ctx.set("X-Total-Running", String(whole.totalRunning));
+    ctx.body = whole.bodies;
+  };
+
+  router.get("/sandboxes", (ctx) => list(ctx, parseLegacyListQuery(requestOf(ctx).url.searchParams)));
 
   router.get("/v2/sandboxes", async (ctx) => {
     const query = parseListQuery(requestOf(ctx).url.searchParams);
     const owned = { templates, snapshots: snapshots(ctx), tenant: tenantOf(ctx) };
-    const template = query.template && templateIdOf(query.template, owned);
-    const page = listSandboxes(sandboxes(ctx).list(), { ...query, template });
-    if (page.nextToken !== undefined) ctx.set("X-Next-Token", page.nextToken);
-    if (page.totalRunning !== undefined) ctx.set("X-Total-Running", String(page.totalRunning));
-    ctx.body = await listBody(page.sandboxes, { capacities, templates });
+    await list(ctx, { ...query, template: query.template && templateIdOf(query.template, owned) });
   });
 
   // Before the route of one sandbox, which would take the word for an id.
@@ -60,7 +70,9 @@ export function mountReads(
         return latest === undefined ? [] : [[sandbox.record.id, metricBody(latest)] as const];
       }),
     );
-    ctx.body = { sandboxes: Object.fromEntries(told.flat()) };
+    const { answers } = await gather(ctx, peers);
+    const others = answers.map(({ body }) => metricsAnswer.parse(body).sandboxes);
+    ctx.body = { sandboxes: Object.assign(Object.fromEntries(told.flat()), ...others) as object };
   });
 
   router.get("/sandboxes/:id", async (ctx) => {
@@ -83,6 +95,13 @@ export function mountReads(
       .filter(({ atMs }) => Math.floor(atMs / 1000) >= start && Math.floor(atMs / 1000) <= end)
       .map(metricBody);
   });
+}
+
+/** What the other servers have; a client is told of those that did not answer. */
+async function gather(ctx: Context, peers: Peers): Promise<Gathered> {
+  const gathered = await peers.gather(ctx);
+  if (gathered.unreached.length > 0) ctx.set("X-Unreached-Servers", gathered.unreached.join(", "));
+  return gathered;
 }
 
 async function listBody(

@@ -59,6 +59,24 @@ describe("new sandboxes of a fleet", { timeout: 120_000 }, () => {
     );
   });
 
+  it("are listed by every server, newest first, page by page, each once", async () => {
+    pointSdkAt(urlOf(0));
+    const made: string[] = [];
+    for (let index = 0; index < 9; index += 1) made.unshift((await Sandbox.create()).sandboxId);
+    assert.ok(counts().filter((count) => count > 0).length > 1, `all are on one server: ${counts().join()}`);
+    for (const index of [0, 1, 2]) {
+      pointSdkAt(urlOf(index));
+      const listed: string[] = [];
+      const pages = Sandbox.list({ limit: 4 });
+      while (pages.hasNext) listed.push(...(await pages.nextItems()).map(({ sandboxId }) => sandboxId));
+      assert.deepEqual(listed, made);
+    }
+    const { headers } = await fetch(`${urlOf(1)}/v2/sandboxes`, { headers: { "x-api-key": API_KEY } });
+    assert.equal(headers.get("x-total-running"), "9");
+    const v1 = await fetch(`${urlOf(2)}/v1/sandboxes`, { headers: { "x-api-key": API_KEY } });
+    assert.equal(((await v1.json()) as readonly unknown[]).length, 9);
+  });
+
   it("do not come to a server that is cordoned", async () => {
     const cordon = async (word: "cordon" | "uncordon"): Promise<void> => {
       for (const node of ["node0", "node2"]) await fleet.coppice(word, node);

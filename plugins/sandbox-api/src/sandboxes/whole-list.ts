@@ -1,0 +1,45 @@
+import type { Gathered } from "@coppice/core";
+import { z } from "zod";
+import { comparePositions, formatCursor, type ListPosition } from "../bodies/list-cursor.js";
+import type { ListPage, ListQuery } from "./list.js";
+
+/** One sandbox of a list; the rest of it is passed on as another server wrote it. */
+const listed = z.looseObject({ sandboxID: z.string(), startedAt: z.iso.datetime() });
+
+type Listed = z.infer<typeof listed>;
+
+export interface WholePage extends Pick<ListPage, "nextToken" | "totalRunning"> {
+  readonly bodies: readonly object[];
+}
+
+/** The page of a list that all servers have a part in: each has sent its own page of the same query. */
+export function wholePage(
+  bodies: readonly Listed[],
+  { nextToken, totalRunning }: Pick<ListPage, "nextToken" | "totalRunning">,
+  { answers }: Gathered,
+  { order, limit }: Pick<ListQuery, "order" | "limit">,
+): WholePage {
+  const direction = order === "asc" ? 1 : -1;
+  const all = answers
+    .flatMap(({ body }) => z.array(listed).parse(body))
+    .concat(bodies)
+    .toSorted((a, b) => direction * comparePositions(positionOf(a), positionOf(b)));
+  const page = all.slice(0, limit);
+  const last = page.at(-1);
+  const hasMore =
+    all.length > page.length ||
+    nextToken !== undefined ||
+    answers.some(({ headers }) => headers["x-next-token"] !== undefined);
+  return {
+    bodies: page,
+    nextToken: hasMore && last !== undefined ? formatCursor(positionOf(last), order) : undefined,
+    totalRunning:
+      totalRunning === undefined
+        ? undefined
+        : answers.reduce((sum, { headers }) => sum + Number(headers["x-total-running"] ?? 0), totalRunning),
+  };
+}
+
+function positionOf({ sandboxID: id, startedAt }: Listed): ListPosition {
+  return { id, startedAtMs: Date.parse(startedAt) };
+}
