@@ -16,3 +16,5 @@ export { Semaphore } from "./kernel/semaphore.js";
 export { sharedUntilFailure } from "./kernel/shared-until-failure.js";
 export { SandboxError, type Shortage } from "./kernel/errors.js";
 export * from "./kernel/reasons.js";
+export { prepareLayout } from "./sandbox/backends/prepare-layout.js";
+export { imageTooLarge, unpackArguments, unpackCpuSeconds, unpackFailure } from "./sandbox/backends/umoci.js";

@@ -26,7 +26,7 @@ ln -s "$host/bin/unlink" bin/unlink
 ln -s "$host/bin/link" bin/link
 place sbin ifconfig md5 mknod mount nologin ping route sha256sum sysctl umount
 place usr/bin at awk basename bc bzip2 cal cmp col column comm cut dc diff dirname du env expand false file find fmt fold \
-  getconf getent getopt grep egrep fgrep gzip gunzip head hexdump iconv id install ipcrm ipcs join killall last ldd less \
+  getconf getent getopt grep egrep fgrep gzip gunzip head hexdump iconv id install ipcrm ipcs join killall last less \
   locale logger login logname m4 make man mesg mkfifo mktemp more nc netstat nice nl nohup od openssl passwd paste patch pr \
   printenv printf readlink renice rev script sed seq sort split ssh strings su tail tar tee time top touch tr true truncate \
   tsort tty uname unexpand uniq unxz users vi w what whereis which who whoami write xargs xz yes zcat base64
@@ -54,8 +54,10 @@ cat > usr/bin/wc << 'END'
 #!/bin/sh
 /compat/usr/bin/wc "$@" | sed 's/^/       /'
 END
+# A script for /bin/bash.
+printf '#!/bin/sh\nexec /compat/usr/bin/bash /compat/usr/bin/ldd "$@"\n' > usr/bin/ldd
 printf '#!/bin/sh\nexec /compat/usr/bin/setsid --fork "$@"\n' > usr/sbin/daemon
-chmod 755 usr/bin/stat usr/bin/wc usr/sbin/daemon
+chmod 755 usr/bin/ldd usr/bin/stat usr/bin/wc usr/sbin/daemon
 sed 's/^root:x:0:0:root/root:*:0:0:Charlie \&/; s/:x:/:*:/; s,/bin/bash,/bin/sh,' etc/passwd > etc/passwd.new
 mv etc/passwd.new etc/passwd
 cp etc/passwd etc/passwd-

@@ -13,7 +13,7 @@ zfs create "$dataset"
 root=$(zfs get -H -o value mountpoint "$dataset")
 cd "$root"
 umask 022
-mkdir -p .coppice dev proc sys usr etc/sudoers.d etc/pam.d etc/ssl etc/skel home/user mnt opt/agent opt/python/bin "opt/python/lib/python$version/site-packages" opt/python-base root run/e2b run/lock srv \
+mkdir -p .coppice dev proc sys usr etc/sudoers.d etc/pam.d etc/ssl etc/skel home/user mnt opt/python/bin "opt/python/lib/python$version/site-packages" opt/python-base root run/e2b run/lock srv \
   var/cache var/lib var/log var/tmp tmp
 chmod 700 root
 chmod 555 proc sys

@@ -1,6 +1,7 @@
 import { type Examination, type Finding, messageOf } from "@coppice/core";
 import type { EnforcedLimit } from "./host/enforced-limits.js";
 import type { HostProblem } from "./host/host-problem.js";
+import { isExecutable } from "./host/is-executable.js";
 import type { JailBackend } from "./jail-backend.js";
 import { serviceProblems, trialProblems } from "./host-trials.js";
 import type { JailSettings } from "./jail-freebsd-config.js";
@@ -31,6 +32,7 @@ export async function diagnoseHost(
     await describeSight(opened),
     describeNetwork(settings),
     describeSignatures(settings),
+    ...(plugins.has("templates") ? await describeUnpacker(settings) : []),
     ...(plugins.has("jupyter") ? [await describeCodeInterpreter(opened)] : []),
   ];
 }
@@ -66,6 +68,14 @@ function describeSignatures({ templateSignatures }: JailSettings): Finding {
   const message =
     templateSignatures === undefined ? "templates need not be signed" : "templates have to be signed";
   return { severity: "ok", message };
+}
+
+/** Only when it is missing: sandboxes of other templates do without. */
+async function describeUnpacker({ programs }: JailSettings): Promise<readonly Finding[]> {
+  if (await isExecutable(programs.umoci)) return [];
+  const message = `images of templates cannot be unpacked: there is no program ${programs.umoci}`;
+  const fix = "pkg install umoci, as docs/freebsd.md says, or set jail-freebsd.programs.umoci";
+  return [{ severity: "warn", message, fix }];
 }
 
 async function describeCodeInterpreter({ datasets, templates }: Opened): Promise<Finding> {

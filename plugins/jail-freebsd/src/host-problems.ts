@@ -1,6 +1,7 @@
-import { access, constants, realpath } from "node:fs/promises";
+import { realpath } from "node:fs/promises";
 import type { Datasets } from "./zfs/datasets.js";
 import type { Host } from "./host/host.js";
+import { isExecutable } from "./host/is-executable.js";
 import type { HostProblem } from "./host/host-problem.js";
 import type { JailSettings } from "./jail-freebsd-config.js";
 import type { Jails } from "./jails/jails.js";
@@ -76,11 +77,7 @@ export async function missingPrograms({
   ];
   const problems: HostProblem[] = [];
   for (const name of needed) {
-    const isThere = await access(programs[name], constants.X_OK).then(
-      () => true,
-      () => false,
-    );
-    if (isThere) continue;
+    if (await isExecutable(programs[name])) continue;
     const fix = `${name === "signify" ? "pkg install signify, or " : ""}set jail-freebsd.programs.${name}`;
     problems.push({ message: `there is no program ${programs[name]}`, fix });
   }

@@ -69,7 +69,7 @@ async function filesBelow(directory: string): Promise<string> {
 
 /** Lines of zfs(8) on a dataset, all of them: it is asked again about others. */
 function propertiesOf(name: string, values: Readonly<Record<string, string>> = {}): readonly string[] {
-  const own = ["owner", "state", "template", "limits", "snapshot"].map((property) => `coppice:${property}`);
+  const own = ["owner", "state", "template", "limits", "image", "snapshot"].map((each) => `coppice:${each}`);
   return [...own, "defer_destroy"].map((property) => {
     const value = values[property.replace("coppice:", "")];
     return `${name}\t${property}\t${value === undefined ? "-\t-" : `${value}\tlocal`}\n`;

@@ -7,9 +7,11 @@ import {
   egressRulesOf,
   type FullLimits,
   fullLimits,
-  type Limits,
+  type ImageId,
+  type ImageSource,
   type Sandbox,
   type SandboxBackend,
+  type SandboxImage,
   type SandboxSpec,
   type SnapshotId,
   type VolumeId,
@@ -25,14 +27,16 @@ import { JexecCommands } from "./jails/jexec-commands.js";
 import { AGENT, type Opened, openHost } from "./open-host.js";
 import { JailSandbox, type RunningJail } from "./jail-sandbox.js";
 import { SandboxLink } from "./sandbox-link.js";
+import { resizeSandbox } from "./resize-sandbox.js";
+import { originOf, rootOf, type SandboxRoot } from "./sandbox-root.js";
 import { type SandboxPaths, sandboxPaths } from "./jails/sandbox-paths.js";
-import type { JailTemplate } from "./templates/templates.js";
+import { imageOf, imageText } from "./zfs/image-facts.js";
 import { limitsOf, limitsText } from "./zfs/stored-limits.js";
 
 /** Plan for a jail on an existing dataset. */
 interface JailPlan {
   readonly spec: SandboxSpec;
-  readonly template: JailTemplate;
+  readonly root: SandboxRoot;
   readonly paths: SandboxPaths;
   readonly limits: FullLimits;
   readonly egress: EgressRules;
@@ -46,7 +50,6 @@ export interface JailBackendOptions {
   readonly log: Logger;
 }
 
-const MEBIBYTE = 2 ** 20;
 const AGENT_TIMEOUT_MS = 10_000;
 /** Errors after which a program may still have had its effect. */
 const UNKNOWN_OUTCOME: ReadonlySet<string> = new Set(["deadline_exceeded", "unavailable"]);
@@ -68,6 +71,17 @@ export class JailBackend implements SandboxBackend {
     list: async () => (await this.#open()).volumes.list(),
     remove: async (id: VolumeId) => (await this.#open()).volumes.remove(id),
     usage: async (id: VolumeId) => (await this.#open()).volumes.usage(id),
+  };
+  readonly #images = {
+    unpack: async (id: ImageId, source: ImageSource, signal: AbortSignal) =>
+      (await this.#open()).images.unpack(id, source, signal),
+    list: async () => (await this.#open()).images.list(),
+    remove: async (id: ImageId) => {
+      const opened = await this.#open();
+      await opened.images.remove(id);
+      await this.#collect(opened);
+    },
+    usage: async (id: ImageId) => (await this.#open()).images.usage(id),
   };
   readonly #settings: JailSettings;
   readonly #leases: AddressLeases;
@@ -94,6 +108,11 @@ export class JailBackend implements SandboxBackend {
 
   get offline(): boolean {
     return this.#settings.network.kind === "none";
+  }
+
+  /** Nobody has signed them. */
+  get images(): SandboxBackend["images"] {
+    return this.#settings.templateSignatures === undefined ? this.#images : undefined;
   }
 
   async check(): Promise<void> {
@@ -135,10 +154,10 @@ export class JailBackend implements SandboxBackend {
   async #provision(spec: SandboxSpec, signal: AbortSignal): Promise<Sandbox> {
     signal.throwIfAborted();
     const opened = await this.#open();
-    const { datasets, networks, templates } = opened;
+    const { datasets, networks } = opened;
     const paths = sandboxPaths(this.#settings.directory, spec.id);
     const limits = fullLimits(spec.limits, this.#settings.limits);
-    const template = templates.get(spec.template);
+    const root = rootOf(opened, spec.template, spec.image);
     const origin = await originOf(opened, spec);
     const egress = spec.egress ?? egressRulesOf({ ...spec, egress: undefined });
     const link = networks && new SandboxLink({ id: spec.id, name: paths.name, networks, datasets });
@@ -148,7 +167,12 @@ export class JailBackend implements SandboxBackend {
         origin,
         mountPoint: paths.root,
         refquotaMiB: limits.diskMiB,
-        properties: { id: spec.id, template: spec.template, limits: limitsText(limits) },
+        properties: {
+          id: spec.id,
+          template: spec.template,
+          limits: limitsText(limits),
+          ...(spec.image !== undefined && { image: imageText(spec.image) }),
+        },
       })
       .catch(async (error: unknown) => {
         // A command that was killed, or that failed to mount the clone, leaves the dataset.
@@ -158,8 +182,8 @@ export class JailBackend implements SandboxBackend {
         throw error;
       });
     try {
-      const run = await this.#run(opened, { spec, template, paths, limits, egress, link }, signal);
-      return this.#hold(opened, { id: spec.id, paths, limits, jail: run });
+      const run = await this.#run(opened, { spec, root, paths, limits, egress, link }, signal);
+      return this.#hold(opened, { id: spec.id, paths, limits, image: spec.image, jail: run });
     } catch (error) {
       await this.#removeAbandoned(opened, spec.id);
       throw error;
@@ -169,7 +193,7 @@ export class JailBackend implements SandboxBackend {
   /** Creates a jail on a dataset. Leaves partial results when it rejects. */
   async #run(
     opened: Opened,
-    { egress, limits, link, paths, spec, template }: JailPlan,
+    { egress, limits, link, paths, root, spec }: JailPlan,
     signal: AbortSignal,
   ): Promise<RunningJail> {
     const { datasets, jails, rules } = opened;
@@ -190,18 +214,14 @@ export class JailBackend implements SandboxBackend {
       devfsRuleset,
       procfs,
       sysvipc,
-      mounts: [
-        ...template.mounts,
-        { source: opened.programs, target: agentInside, readOnly: true },
-        ...volumes,
-      ],
+      mounts: [...root.mounts, { source: opened.programs, target: agentInside, readOnly: true }, ...volumes],
     });
     signal.throwIfAborted();
     await link?.connect();
     signal.throwIfAborted();
     const startedAtMs = performance.now();
     await this.#startAgent(opened, paths);
-    const jail = await this.#connect(opened, { paths, user: template.user, link }, signal);
+    const jail = await this.#connect(opened, { paths, user: root.user, link }, signal);
     const durationMs = Number((performance.now() - startedAtMs).toFixed(2));
     this.#log.debug({ sandbox: spec.id, durationMs }, "jexec, until the agent answers");
     await datasets.set(paths.name, "state", "running");
@@ -211,7 +231,7 @@ export class JailBackend implements SandboxBackend {
 
   /** Starts a stopped sandbox on its dataset. It stays stopped when this fails. */
   async #start(opened: Opened, spec: SandboxSpec, signal: AbortSignal) {
-    const { datasets, networks, templates } = opened;
+    const { datasets, networks } = opened;
     const { id } = spec;
     const paths = sandboxPaths(this.#settings.directory, id);
     const limits = fullLimits(spec.limits, this.#settings.limits);
@@ -225,9 +245,9 @@ export class JailBackend implements SandboxBackend {
       await datasets.mount(paths.name);
       await datasets.limit(paths.name, limits.diskMiB);
       await datasets.set(paths.name, "limits", limitsText(limits));
-      const template = templates.get(spec.template);
+      const root = rootOf(opened, spec.template, spec.image);
       return {
-        jail: await this.#run(opened, { spec, template, paths, limits, egress, link }, signal),
+        jail: await this.#run(opened, { spec, root, paths, limits, egress, link }, signal),
         limits,
       };
     } catch (error) {
@@ -360,6 +380,7 @@ export class JailBackend implements SandboxBackend {
     opened: Opened,
     {
       id,
+      image,
       jail,
       limits,
       paths,
@@ -367,6 +388,7 @@ export class JailBackend implements SandboxBackend {
       readonly id: string;
       readonly paths: SandboxPaths;
       readonly limits: FullLimits;
+      readonly image: SandboxImage | undefined;
       readonly jail: RunningJail | undefined;
     },
   ): JailSandbox {
@@ -374,14 +396,21 @@ export class JailBackend implements SandboxBackend {
       id,
       name: paths.name,
       limits,
+      workdir: image?.workdir,
       jail,
       hasNetworks: opened.networks !== undefined,
       commands: this.#settings.commands,
       datasets: opened.datasets,
       jails: opened.jails,
       usage: opened.usage,
-      onResize: opened.rules && ((limits, before) => this.#resize(opened, { paths, limits, before })),
+      onResize:
+        opened.rules &&
+        ((limits, before) => {
+          const wanted = fullLimits(limits, this.#settings.limits);
+          return resizeSandbox(opened, { name: paths.name, wanted, before, log: this.#log });
+        }),
       onStop: (agent) => this.#end(opened, id, agent),
+      onCommit: image && ((made) => opened.images.commit(made, paths)),
       onStart: (spec, signal) => this.#start(opened, spec, signal),
       onDestroy: async (agent) => {
         await this.#clear(opened, id, agent);
@@ -392,52 +421,24 @@ export class JailBackend implements SandboxBackend {
     return made;
   }
 
-  async #resize(
-    { datasets, rules, usage }: Opened,
-    sandbox: { readonly paths: SandboxPaths; readonly limits: Limits; readonly before: FullLimits },
-  ): Promise<FullLimits> {
-    const { before, paths } = sandbox;
-    const wanted = fullLimits(sandbox.limits, this.#settings.limits);
-    const { memoryBytes = 0 } = (await usage.of(paths.name)) ?? {};
-    if (memoryBytes > wanted.memoryMiB * MEBIBYTE) {
-      throw new SandboxError("limits_below_use", "the sandbox uses more memory than that");
-    }
-    try {
-      if (wanted.diskMiB !== before.diskMiB) await datasets.limit(paths.name, wanted.diskMiB);
-      await rules?.set(paths.name, wanted);
-      await datasets.set(paths.name, "limits", limitsText(wanted));
-    } catch (error) {
-      await datasets
-        .limit(paths.name, before.diskMiB)
-        .then(() => rules?.set(paths.name, before))
-        .catch((failure: unknown) => {
-          this.#log.error(
-            { sandbox: paths.name, err: failure },
-            "limits of the sandbox were changed in part",
-          );
-        });
-      throw error;
-    }
-    return wanted;
-  }
-
   /** Adopts a running sandbox of an earlier server; undefined when its agent does not answer. */
   async #adopt(
     opened: Opened,
-    { limits: stored, name, state, template }: OwnedDataset,
+    { image: storedImage, limits: stored, name, state, template }: OwnedDataset,
   ): Promise<JailSandbox | undefined> {
-    const { datasets, jails, networks, templates } = opened;
+    const { datasets, jails, networks } = opened;
     const id = idOf(name);
     const paths = sandboxPaths(this.#settings.directory, id);
     try {
       // The server may have ended while the sandbox was paused; the agent of a paused jail cannot answer.
       await jails.resume(name);
       const limits = limitsOf(stored, this.#settings.limits);
-      const { user } = templates.get(template ?? "");
+      const image = storedImage === undefined ? undefined : imageOf(storedImage);
+      const { user } = rootOf(opened, template ?? "", image);
       const link =
         networks && (await SandboxLink.find({ id, name, networks, datasets }, state === "running"));
       const jail = await this.#connect(opened, { paths, user, link }, AbortSignal.timeout(AGENT_TIMEOUT_MS));
-      return this.#hold(opened, { id, paths, limits, jail });
+      return this.#hold(opened, { id, paths, limits, image, jail });
     } catch (error) {
       this.#log.warn({ sandbox: id, err: error }, "sandbox does not answer; removing it");
       return undefined;
@@ -445,11 +446,12 @@ export class JailBackend implements SandboxBackend {
   }
 
   /** Adopts a stopped sandbox of an earlier server. It is kept even if its jail cannot be ended now. */
-  async #findStopped(opened: Opened, { limits: stored, name }: OwnedDataset): Promise<JailSandbox> {
-    const id = idOf(name);
-    const limits = limitsOf(stored, this.#settings.limits);
+  async #findStopped(opened: Opened, dataset: OwnedDataset): Promise<JailSandbox> {
+    const id = idOf(dataset.name);
+    const limits = limitsOf(dataset.limits, this.#settings.limits);
+    const image = dataset.image === undefined ? undefined : imageOf(dataset.image);
     const paths = sandboxPaths(this.#settings.directory, id);
-    const found = this.#hold(opened, { id, paths, limits, jail: undefined });
+    const found = this.#hold(opened, { id, paths, limits, image, jail: undefined });
     try {
       await this.#end(opened, id);
     } catch (error) {
@@ -555,22 +557,6 @@ export class JailBackend implements SandboxBackend {
 
 function ifMissing(error: NodeJS.ErrnoException): void {
   if (error.code !== "ENOENT") throw error;
-}
-
-/** Snapshot that a sandbox is cloned from. @throws SandboxError not_found, failed_precondition */
-async function originOf(
-  { datasets, signatures, templates }: Opened,
-  { snapshot, template }: SandboxSpec,
-): Promise<string> {
-  if (snapshot === undefined) {
-    const origin = await templates.snapshotOf(template);
-    await signatures?.verify(template, origin);
-    return origin;
-  }
-  const origin = (await datasets.snapshots()).get(snapshot);
-  if (origin === undefined)
-    throw new SandboxError("snapshot_not_found", `there is no snapshot '${snapshot}'`);
-  return origin;
 }
 
 function unusable(problems: readonly HostProblem[]): SandboxError {

@@ -98,7 +98,13 @@ export const jailFreebsdConfig = z.strictObject({
     .describe(
       "Output of a command of the host beyond which it fails; lists of datasets are read line by line, of any length",
     ),
-  templateCommandTimeout: duration("30m").describe("Timeout of each program that builds a template"),
+  templateCommandTimeout: duration("30m").describe(
+    "Timeout of each program that builds a template or unpacks an image",
+  ),
+  unpackerLibraries: z
+    .array(plainPath)
+    .default(["/lib", "/libexec"])
+    .describe("Directories of the host that umoci(1) sees in its jail, beside that of its program"),
   templateSignatures: z
     .strictObject({
       publicKey: plainPath.describe("signify(1)'s public key"),
@@ -107,7 +113,7 @@ export const jailFreebsdConfig = z.strictObject({
       ),
     })
     .optional()
-    .describe("Accept only templates that are signed"),
+    .describe("Accept only templates that are signed; without images, which nobody has signed"),
   writeInPlaceLimit: size()
     .refine((bytes) => bytes <= MOST_IN_PLACE_BYTES, "at most 240KiB: it goes to the sandbox in one piece")
     .prefault("128KiB")
@@ -141,6 +147,10 @@ export const jailFreebsdConfig = z.strictObject({
       chown: program("/usr/sbin/chown", "chown(8)"),
       ln: program("/bin/ln", "ln(1)"),
       realpath: program("/bin/realpath", "realpath(1)"),
+      find: program("/usr/bin/find", "find(1)"),
+      rm: program("/bin/rm", "rm(1)"),
+      sh: program("/bin/sh", "sh(1), which sets limits of a process"),
+      umoci: program("/usr/local/bin/umoci", "umoci(1), which unpacks images"),
       signify: program("/usr/local/bin/signify", "signify(1)"),
     })
     .prefault({})

@@ -10,6 +10,7 @@ import {
   type EgressRules,
   type Files,
   type FullLimits,
+  type ImageId,
   type Limits,
   type Loss,
   type Process,
@@ -42,6 +43,8 @@ export interface JailSandboxOptions {
   /** Name of the dataset and jail. */
   readonly name: string;
   readonly limits: FullLimits;
+  /** Directory of its commands; undefined for the home of each user. */
+  readonly workdir: string | undefined;
   readonly jail: RunningJail | undefined;
   readonly hasNetworks: boolean;
   /** Starts new commands; the other program may still run earlier ones. */
@@ -56,6 +59,8 @@ export interface JailSandboxOptions {
   readonly onResize: ((limits: Limits, before: FullLimits) => Promise<FullLimits>) | undefined;
   /** Removes everything but the dataset and the address lease, from any half-built state. */
   readonly onStop: (agent: AgentConnection | undefined) => Promise<void>;
+  /** Makes an image of the stopped sandbox. Absent without an image. */
+  readonly onCommit: ((id: ImageId) => Promise<void>) | undefined;
   /** Creates a jail on the dataset; leaves none when it fails. */
   readonly onStart: (
     spec: SandboxSpec,
@@ -76,6 +81,7 @@ export class JailSandbox implements Sandbox {
     start: (spec: SandboxSpec, signal: AbortSignal) => this.#inTurn(() => this.#start(spec, signal)),
   };
   readonly snapshots = { take: (id: SnapshotId) => this.#takeSnapshot(id) };
+  readonly committing?: { commit(id: ImageId): Promise<void> };
   readonly networking?: { restrict(rules: EgressRules): Promise<void> };
   readonly resizing?: { resize(limits: Limits): Promise<void> };
   readonly lost: Promise<Loss>;
@@ -88,16 +94,20 @@ export class JailSandbox implements Sandbox {
   /** Set during a start. */
   #starting: AbortController | undefined;
   #isDestroyed = false;
+  #isCommitted = false;
   #isDetached = false;
   #limits: FullLimits;
   /** Changes run one after the other. */
   readonly #changes = new Semaphore();
 
   constructor(options: JailSandboxOptions) {
-    const { hasNetworks, jail, onResize } = options;
+    const { hasNetworks, jail, onCommit, onResize } = options;
     this.#limits = options.limits;
     if (onResize !== undefined) {
       this.resizing = { resize: (limits) => this.#inTurn(() => this.#resize(limits, onResize)) };
+    }
+    if (onCommit !== undefined) {
+      this.committing = { commit: (id) => this.#inTurn(() => this.#commit(id, onCommit)) };
     }
     this.id = options.id;
     this.#options = options;
@@ -118,8 +128,9 @@ export class JailSandbox implements Sandbox {
     return this.#jail.agent.files;
   }
 
-  async spawn(command: Command): Promise<Process> {
-    const { commands } = this.#options;
+  async spawn({ ...command }: Command): Promise<Process> {
+    const { commands, workdir } = this.#options;
+    if (workdir !== undefined) command.cwd ??= workdir;
     const { agent, helper } = this.#running;
     await helper?.ready();
     if (commands === "agent" || helper === undefined) return this.#running.agent.spawn(command);
@@ -133,7 +144,9 @@ export class JailSandbox implements Sandbox {
   }
 
   async user(name?: string): Promise<User> {
-    return this.#running.agent.user(name);
+    const user = await this.#running.agent.user(name);
+    const { workdir } = this.#options;
+    return workdir === undefined ? user : { ...user, workdir };
   }
 
   async dial(port: number, signal: AbortSignal): Promise<Duplex> {
@@ -227,6 +240,12 @@ export class JailSandbox implements Sandbox {
     this.#hasRemains = false;
   }
 
+  async #commit(id: ImageId, onCommit: NonNullable<JailSandboxOptions["onCommit"]>): Promise<void> {
+    await this.#stop();
+    await onCommit(id);
+    this.#isCommitted = true;
+  }
+
   async #start(spec: SandboxSpec, signal: AbortSignal): Promise<void> {
     if (this.#jail !== undefined) return;
     const starting = new AbortController();
@@ -267,6 +286,7 @@ export class JailSandbox implements Sandbox {
   }
 
   #requireAlive(): void {
-    if (this.#isDestroyed) throw new SandboxError("sandbox_ended", "the sandbox has ended");
+    if (this.#isDestroyed || this.#isCommitted)
+      throw new SandboxError("sandbox_ended", "the sandbox has ended");
   }
 }

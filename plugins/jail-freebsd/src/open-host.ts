@@ -18,6 +18,7 @@ import { ResourceRules } from "./jails/resource-rules.js";
 import type { SandboxNetworks } from "./network/sandbox-networks.js";
 import { TemplateSignatures } from "./templates/template-signatures.js";
 import { Templates } from "./templates/templates.js";
+import { ImageDatasets } from "./zfs/image-datasets.js";
 import { UsageSampler } from "./zfs/usage-sampler.js";
 import { VnetNetworks } from "./network/vnet-networks.js";
 import { VolumeDatasets } from "./zfs/volume-datasets.js";
@@ -32,6 +33,7 @@ export interface Opened {
   readonly helpers: JexecHelpers;
   readonly templates: Templates;
   readonly volumes: VolumeDatasets;
+  readonly images: ImageDatasets;
   /** Keeps other servers from this directory; absent where it is only looked at. */
   readonly lock: DatabaseSync | undefined;
   /** Undefined where signatures are not required. */
@@ -88,7 +90,7 @@ async function openParts(options: OpenHostOptions, lock: DatabaseSync | undefine
     throw new Error("the agent has not been built: install a C compiler and run set-up");
   const longest = join(directory, "sockets", "x".repeat(LONGEST_ID));
   if (Buffer.byteLength(longest) > LONGEST_SOCKET_PATH) throw new Error(`directory ${directory} is too long`);
-  for (const name of ["conf", "roots", "sockets", "helpers", "programs", "volumes"]) {
+  for (const name of ["conf", "roots", "sockets", "helpers", "programs", "volumes", "images"]) {
     // Root of a sandbox can create setuid files, which users of the host must not reach.
     await mkdir(join(directory, name), { recursive: true, mode: 0o700 });
     // For a directory that existed before.
@@ -109,12 +111,13 @@ async function openParts(options: OpenHostOptions, lock: DatabaseSync | undefine
   const reason = await rules.unavailableReason();
   if (reason !== undefined) log.warn({ reason }, "limits of sandboxes are not enforced, except for disks");
   const held = reason === undefined ? rules : undefined;
+  const jails = await Jails.open(host);
   return {
     host,
     agent,
     lock,
     datasets,
-    jails: await Jails.open(host),
+    jails,
     helpers: new JexecHelpers({
       host,
       program: join(settings.agentInside, AGENT),
@@ -133,6 +136,14 @@ async function openParts(options: OpenHostOptions, lock: DatabaseSync | undefine
       datasets,
       directory: join(directory, "volumes"),
       owner: settings.volumeOwner,
+    }),
+    images: new ImageDatasets({
+      host,
+      datasets,
+      jails,
+      rules: held,
+      settings,
+      directory: join(directory, "images"),
     }),
     usage: new UsageSampler({
       datasets,

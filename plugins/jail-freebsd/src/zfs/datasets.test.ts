@@ -111,7 +111,7 @@ describe("datasets", { skip: reasonWithoutRecordingHost() ?? false }, () => {
     const { directory, programs } = recording.settings;
     await mkdir(directory, { recursive: true });
     const rows = (path: string, values: Readonly<Record<string, string>> = {}) => [
-      ...["owner", "state", "template", "limits", "snapshot"].map((name) => {
+      ...["owner", "state", "template", "limits", "image", "snapshot"].map((name) => {
         const value = values[name];
         return `${path}\tcoppice:${name}\t${value === undefined ? "-\t-" : `${value}\tlocal`}\n`;
       }),
@@ -132,8 +132,8 @@ describe("datasets", { skip: reasonWithoutRecordingHost() ?? false }, () => {
     );
     await answer([...whole, `${PATH}#mark\ttype\t-\t-\n`]);
     assert.deepEqual(await datasets.owned("e2b-", true), [
-      { name: "e2b-abc", state: "stopped", template: "base", limits: "1:2:3:4" },
-      { name: "e2b-def", state: "running", template: undefined, limits: undefined },
+      { name: "e2b-abc", state: "stopped", template: "base", limits: "1:2:3:4", image: undefined },
+      { name: "e2b-def", state: "running", template: undefined, limits: undefined, image: undefined },
     ]);
     assert.deepEqual([...(await datasets.snapshots(true)).keys()], ["kept1"]);
     for (const bad of [

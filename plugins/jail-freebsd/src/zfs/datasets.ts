@@ -18,6 +18,15 @@ export interface OwnedDataset {
   readonly template: string | undefined;
   /** As they were stored; undefined for a volume. */
   readonly limits: string | undefined;
+  /** As it was stored; undefined for a sandbox of a template. */
+  readonly image: string | undefined;
+}
+
+export interface KeptSnapshot {
+  /** `<dataset>@<snapshot>` */
+  readonly full: string;
+  /** As it was stored for the sandbox that it was taken of. */
+  readonly image: string | undefined;
 }
 
 export interface CloneOptions {
@@ -33,7 +42,7 @@ const PREFIX = "coppice:";
 /** ZFS's own mark of a destroyed snapshot that stays until its last clone is gone. */
 const DESTROYED = "defer_destroy";
 const PROPERTIES = [
-  ...["owner", "state", "template", "limits", "snapshot"].map((name) => PREFIX + name),
+  ...["owner", "state", "template", "limits", "image", "snapshot"].map((name) => PREFIX + name),
   DESTROYED,
 ];
 const BUSY_ATTEMPTS = 50;
@@ -43,7 +52,9 @@ const BUSY_ATTEMPTS_COLLECTING = 5;
 /** Error messages of zfs(8) for a dataset in use; they differ between releases. */
 const BUSY = /dataset is busy|umount failed|cannot unmount|Device busy/i;
 const MISSING = /dataset does not exist|could not find any snapshots/;
-const OURS = /^(e2b|volume|doctor)-[a-z0-9]+$/;
+const OURS = /^(e2b|volume|image|doctor)-[a-z0-9]+$/;
+/** Name of the snapshot that sandboxes with an image are cloned from. */
+const IMAGE = "image";
 const NEEDED = /has dependent clones|has children|has snapshots/;
 
 /**
@@ -142,11 +153,14 @@ export class Datasets {
 
   /**
    * Bytes that datasets refer to, including those shared with their origins, by one command; missing datasets are left
-   * out.
+   * out. With `used`, those that they and their snapshots alone have.
    */
-  async usedBytes(names: readonly string[]): Promise<ReadonlyMap<string, number>> {
+  async usedBytes(
+    names: readonly string[],
+    property: "referenced" | "used" = "referenced",
+  ): Promise<ReadonlyMap<string, number>> {
     if (names.length === 0) return new Map();
-    const words = ["get", "-Hp", "-o", "name,value", "referenced", ...names.map((name) => this.#path(name))];
+    const words = ["get", "-Hp", "-o", "name,value", property, ...names.map((name) => this.#path(name))];
     const result = await this.#host.try("zfs", words);
     const { code, stderr, stdout } = result;
     const isOther = stderr.split("\n").some((line) => line !== "" && !MISSING.test(line));
@@ -178,7 +192,7 @@ export class Datasets {
       // One that was renamed by hand is no longer of ours.
       if (!OURS.test(name) || of("owner") !== this.#owner) return [];
       const state = (of("state") ?? "destroying") as DatasetState;
-      return [{ name, state, template: of("template"), limits: of("limits") }];
+      return [{ name, state, template: of("template"), limits: of("limits"), image: of("image") }];
     });
   }
 
@@ -191,7 +205,7 @@ export class Datasets {
     if (!(await this.#isOwn(path))) return;
     // Its mount point would be in the way of the next dataset of that name.
     await zfsUntilFree(this.#host, ["unmount", "-f", path]);
-    if (await zfsUntilFree(this.#host, ["destroy", path])) return;
+    if (await this.#isDestroyed(path)) return;
     try {
       await this.#host.run("zfs", ["set", "mountpoint=none", path]);
       await this.set(name, "state", "retained");
@@ -204,6 +218,40 @@ export class Datasets {
     this.#hasRetained = true;
   }
 
+  /** Makes a whole image of a dataset, which nothing changes any more. */
+  async seal(name: string): Promise<void> {
+    const path = this.#path(name);
+    await zfsUntilFree(this.#host, ["unmount", "-f", path]);
+    await this.#host.run("zfs", ["set", "mountpoint=none", path]);
+    await this.#host.run("zfs", ["snapshot", this.imageSnapshot(name)]);
+  }
+
+  /** Makes a dataset the whole image `to`. When it rejects, the dataset has its name and mount point, but no mount. */
+  async sealAs(name: string, to: string, mountPoint: string): Promise<void> {
+    await zfsUntilFree(this.#host, ["unmount", "-f", this.#path(name)]);
+    await zfsUntilFree(this.#host, ["rename", this.#path(name), this.#path(to)]);
+    try {
+      await this.seal(to);
+    } catch (error) {
+      await this.#host.run("zfs", ["rename", this.#path(to), this.#path(name)]);
+      await this.#host.run("zfs", ["set", `mountpoint=${mountPoint}`, this.#path(name)]);
+      throw error;
+    }
+  }
+
+  imageSnapshot(name: string): string {
+    return `${this.#path(name)}@${IMAGE}`;
+  }
+
+  /** State of a dataset; undefined for a missing one. */
+  async stateOf(name: string): Promise<string | undefined> {
+    const words = ["get", "-H", "-o", "value", `${PREFIX}state`, this.#path(name)];
+    const result = await this.#host.try("zfs", words);
+    if (result.code === 0) return result.stdout.trim();
+    if (MISSING.test(result.stderr)) return undefined;
+    throw failureOf("zfs", words, result);
+  }
+
   /** Takes a snapshot. @throws SandboxError unavailable when the dataset is being destroyed. */
   async snapshot(name: string, id: SnapshotId): Promise<void> {
     const path = `${this.#path(name)}@${checkedSnapshotId(id)}`;
@@ -213,29 +261,30 @@ export class Datasets {
     if (result.code !== 0) throw failureOf("zfs", words, result);
   }
 
-  /** Full names of the kept snapshots, by id. @param isCompared as for `owned`. */
-  async snapshots(isCompared = false): Promise<ReadonlyMap<SnapshotId, string>> {
+  /** The kept snapshots, by id. @param isCompared as for `owned`. */
+  async snapshots(isCompared = false): Promise<ReadonlyMap<SnapshotId, KeptSnapshot>> {
     return this.#snapshotsIn(await this.#read(isCompared), "kept");
   }
 
   /** Destroys a snapshot, or leaves that to ZFS and `collect`, after its last clone. A missing one is fine. */
   async removeSnapshot(id: SnapshotId): Promise<void> {
-    const full = (await this.snapshots()).get(id);
-    if (full === undefined) return;
+    const kept = (await this.snapshots()).get(id);
+    if (kept === undefined) return;
     // Takes no room in a full pool, unlike the mark, which is for one that is busy.
-    await zfsUntilFree(this.#host, ["destroy", "-d", full], BUSY_ATTEMPTS_COLLECTING).catch(() =>
-      this.#host.run("zfs", ["set", `${PREFIX}snapshot=removed`, full]),
+    await zfsUntilFree(this.#host, ["destroy", "-d", kept.full], BUSY_ATTEMPTS_COLLECTING).catch(() =>
+      this.#host.run("zfs", ["set", `${PREFIX}snapshot=removed`, kept.full]),
     );
     this.#hasRetained = true;
   }
 
-  #snapshotsIn(tree: PropertyTree, mark: "kept" | "removed"): ReadonlyMap<SnapshotId, string> {
-    const owned = new Set(this.#ownedIn(tree).map(({ name }) => `${this.parent}/${name}`));
+  #snapshotsIn(tree: PropertyTree, mark: "kept" | "removed"): ReadonlyMap<SnapshotId, KeptSnapshot> {
+    const owned = new Map(this.#ownedIn(tree).map(({ image, name }) => [`${this.parent}/${name}`, image]));
     return new Map(
       [...tree].flatMap(([full, properties]) => {
         const [path = "", id] = full.split("@");
         const isMarked = properties.get(`${PREFIX}snapshot`) === mark && properties.get(DESTROYED) !== "on";
-        return id !== undefined && isMarked && owned.has(path) ? [[id, full] as const] : [];
+        const isTaken = id !== undefined && isMarked && owned.has(path);
+        return isTaken ? [[id, { full, image: owned.get(path) }] as const] : [];
       }),
     );
   }
@@ -260,12 +309,14 @@ export class Datasets {
     // A snapshot with clones goes with the last of them.
     const tree = await this.#read();
     const failures: unknown[] = [];
-    const isGone = (...words: readonly string[]) =>
-      zfsUntilFree(this.#host, ["destroy", ...words], BUSY_ATTEMPTS_COLLECTING).catch((error: unknown) => {
+    const isGone = (destruction: Promise<boolean>) =>
+      destruction.catch((error: unknown) => {
         failures.push(error);
         return true;
       });
-    for (const full of this.#snapshotsIn(tree, "removed").values()) await isGone("-d", full);
+    for (const { full } of this.#snapshotsIn(tree, "removed").values()) {
+      await isGone(zfsUntilFree(this.#host, ["destroy", "-d", full], BUSY_ATTEMPTS_COLLECTING));
+    }
     const retained = this.#ownedIn(tree).filter(
       ({ name, state }) => state === "retained" || this.#unmarked.has(name),
     );
@@ -273,7 +324,8 @@ export class Datasets {
     for (let rest = retained; rest.length > 0;) {
       const left: OwnedDataset[] = [];
       for (const each of rest) {
-        if (await isGone(this.#path(each.name))) this.#unmarked.delete(each.name);
+        const destruction = this.#isDestroyed(this.#path(each.name), BUSY_ATTEMPTS_COLLECTING);
+        if (await isGone(destruction)) this.#unmarked.delete(each.name);
         else left.push(each);
       }
       if (left.length > 0) this.#hasRetained = true;
@@ -281,6 +333,16 @@ export class Datasets {
       rest = left;
     }
     if (failures.length > 0) throw failures[0];
+  }
+
+  /** Destroys a dataset, after its own snapshot if it is an image. @returns false when clones or snapshots need it. */
+  async #isDestroyed(path: string, attempts = BUSY_ATTEMPTS): Promise<boolean> {
+    const isImage = path.startsWith(`${this.parent}/image-`);
+    const paths = isImage ? [`${path}@${IMAGE}`, path] : [path];
+    for (const each of paths) {
+      if (!(await zfsUntilFree(this.#host, ["destroy", each], attempts))) return false;
+    }
+    return true;
   }
 
   async #isOwn(path: string): Promise<boolean> {

@@ -3,11 +3,17 @@ import { constants } from "node:os";
 import { dirname } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { SandboxError } from "@coppice/core";
-import type { ImageSource } from "@coppice/core/backend";
+import {
+  type ImageSource,
+  imageTooLarge,
+  prepareLayout,
+  unpackArguments,
+  unpackCpuSeconds,
+  unpackFailure,
+} from "@coppice/core/backend";
 import { type Confinement, runConfined } from "../launcher/confined-program.js";
 import { findHostProgram } from "../launcher/host-program.js";
 import type { HostRun, Launcher } from "../launcher/launcher.js";
-import { PREPARED_REFERENCE, prepareLayout } from "./image-source.js";
 
 /** Size of a tree. Holes of files take no bytes. */
 export interface TreeSize {
@@ -27,14 +33,9 @@ const CAPABILITIES = [0, 1, 3, 4, 31];
 const MEMORY_MIB = 1_024;
 const PROCESSES = 256;
 const OPEN_FILES = 1_024;
-/** Beside what an image of that size takes at most, a minute. */
-const CPU_SECONDS = 60;
-const SLOWEST_BYTES_PER_SECOND = 8 * MEBIBYTE;
-const SLOWEST_ENTRIES_PER_SECOND = 1_000;
 const WATCHED_EVERY_MS = 100;
 /** Where the file system does not count its files, the tree itself is counted. */
 const COUNTED_EVERY_MS = 2_000;
-const MAX_REASON_LENGTH = 300;
 
 /**
  * Unpacks the layers of an image into an empty directory, by umoci in namespaces of its own.
@@ -63,7 +64,7 @@ export async function unpackLayers(
         confinement,
         {
           path,
-          args: ["--log", "error", "raw", "unpack", "--image", `${LAYOUT}:${PREPARED_REFERENCE}`, ROOT],
+          args: unpackArguments(LAYOUT, ROOT),
           directories: [
             { target: SOURCE, source: source.layout, isWritable: false },
             { target: LAYOUT, source: layout, isWritable: false },
@@ -80,7 +81,7 @@ export async function unpackLayers(
       await watch;
     }
     const size = await countTree(launcher, root);
-    if (isTooLarge(size, source)) throw tooLarge(source);
+    if (isTooLarge(size, source)) throw imageTooLarge(source);
     return size;
   } finally {
     await launcher.remove(layout, place);
@@ -118,21 +119,20 @@ async function watchTree(
       before = now;
       countedAtMs = performance.now();
       used = await countTree(launcher, root);
-      if (isTooLarge(used, source)) watching.abort(tooLarge(source));
+      if (isTooLarge(used, source)) watching.abort(imageTooLarge(source));
     }
   } catch (error) {
     watching.abort(error);
   }
 }
 
-function resourceLimits({ maxBytes, maxEntries }: ImageSource): Readonly<Record<string, number>> {
-  const slowest = maxBytes / SLOWEST_BYTES_PER_SECOND + maxEntries / SLOWEST_ENTRIES_PER_SECOND;
+function resourceLimits(source: ImageSource): Readonly<Record<string, number>> {
   return {
     "data": MEMORY_MIB * MEBIBYTE,
     "files": OPEN_FILES,
     "processes": PROCESSES,
-    "file-size": maxBytes,
-    "cpu-seconds": Math.ceil(CPU_SECONDS + slowest),
+    "file-size": source.maxBytes,
+    "cpu-seconds": unpackCpuSeconds(source),
   };
 }
 
@@ -140,25 +140,7 @@ function isTooLarge({ bytes, entries }: TreeSize, { maxBytes, maxEntries }: Imag
   return bytes > maxBytes || entries > maxEntries;
 }
 
-function tooLarge({ maxBytes, maxEntries }: ImageSource): SandboxError {
-  const text = `the image unpacks to more than ${maxBytes} bytes or ${maxEntries} files, or takes too long`;
-  return new SandboxError("image_too_large", text);
-}
-
 function failureOf({ code, output }: HostRun, source: ImageSource): SandboxError {
   // The kernel kills it at its limit of processor time, or when the host has no memory left.
-  if (code === -constants.signals.SIGKILL || output.includes("file too large")) return tooLarge(source);
-  if (/no space left on device|disk quota exceeded/.test(output)) {
-    return new SandboxError("host_resources_exhausted", "the host has no space for the image");
-  }
-  // Names in layers may contain any character.
-  const line =
-    output
-      .replaceAll(/[^\P{C}\n]/gu, "")
-      .trim()
-      .split("\n")
-      .at(-1) ?? "";
-  const told = line.replace(/^.*?create rootfs: (unpack \w+: )?/, "").slice(0, MAX_REASON_LENGTH);
-  const reason = told === "" ? `umoci ended with ${code}` : told;
-  return new SandboxError("image_invalid", `the image cannot be unpacked: ${reason}`);
+  return unpackFailure({ code, output, isKilled: code === -constants.signals.SIGKILL }, source);
 }

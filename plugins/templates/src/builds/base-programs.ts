@@ -42,6 +42,7 @@ const MANAGERS: Readonly<Record<string, Manager>> = {
     commands: [["pacman", "-Sy", "--noconfirm", "--needed"]],
     packages: { ip: "iproute2", ps: "procps-ng", find: "findutils" },
   },
+  "pkg": { commands: [["pkg", "install", "-y"]], packages: { "ca-certificates": "ca_root_nss" } },
 };
 
 /** Prints `missing <program>` for each that is missing, and `manager <name>`. Parameters: managers, `--`, programs. */
@@ -54,16 +55,21 @@ done
 shift
 for program; do
   case $program in
-  ca-certificates) [ -s /etc/ssl/certs/ca-certificates.crt ] || [ -s /etc/pki/tls/certs/ca-bundle.crt ] ;;
+  ca-certificates)
+    [ -s /etc/ssl/certs/ca-certificates.crt ] || [ -s /etc/pki/tls/certs/ca-bundle.crt ] || [ -s /etc/ssl/cert.pem ]
+    ;;
+  # FreeBSD has ifconfig(8) instead.
+  ip) command -v ip > /dev/null || [ "$(uname -s)" = FreeBSD ] ;;
   *) command -v "$program" > /dev/null ;;
   esac || echo "missing $program"
 done
 echo "manager $manager"
 `;
 
-/** Leaves what the last one of a package manager needs no more. */
+/** Leaves what the last one of a package manager needs no more. Packages of FreeBSD are below /usr/local. */
 const CLEAN = `
-rm -rf /var/lib/apt/lists/* /var/cache/apt/archives/*.deb /var/cache/dnf /var/cache/yum /var/cache/pacman/pkg/*
+[ -e /bin/bash ] || [ ! -e /usr/local/bin/bash ] || ln -s /usr/local/bin/bash /bin/bash
+rm -rf /var/lib/apt/lists/* /var/cache/apt/archives/*.deb /var/cache/dnf /var/cache/yum /var/cache/pacman/pkg/* /var/cache/pkg/*
 `;
 
 /**
@@ -135,6 +141,7 @@ async function install(
         PATH: "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
         HOME: "/root",
         DEBIAN_FRONTEND: "noninteractive",
+        ASSUME_ALWAYS_YES: "yes",
       },
       cwd: "/",
       user: "root",

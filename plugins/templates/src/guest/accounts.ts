@@ -29,6 +29,8 @@ if ! has /etc/passwd; then
     if has /etc/group; then own=(-N -g "$name"); else own=(-U); fi
     # The day of the password is that of the other branch, on whatever day this runs.
     SOURCE_DATE_EPOCH=1641600000 useradd -M -d "/home/$name" -s /bin/bash "\${own[@]}" -- "$name" >&2
+  elif command -v pw > /dev/null; then # FreeBSD
+    pw useradd -n "$name" -d "/home/$name" -s /bin/bash >&2
   else
     id=1000
     for file in /etc/passwd /etc/group; do
@@ -53,11 +55,12 @@ if [ -n "$changed" ] || [ ! -d "$home" ]; then
   done
   chown -R -h -- "$uid:$gid" "$home"
 fi
-if [ "$2" = sudo ] && command -v sudo > /dev/null && [ -f /etc/sudoers ]; then
+for sudoers in /etc/sudoers /usr/local/etc/sudoers; do
+  [ "$2" = sudo ] && command -v sudo > /dev/null && [ -f $sudoers ] || continue
   line="$name ALL=(ALL:ALL) NOPASSWD: ALL" found=
-  while IFS= read -r each || [ -n "$each" ]; do [ "$each" != "$line" ] || found=1; done < /etc/sudoers
-  [ -n "$found" ] || { changed=1; add /etc/sudoers "$line"; }
-fi
+  while IFS= read -r each || [ -n "$each" ]; do [ "$each" != "$line" ] || found=1; done < $sudoers
+  [ -n "$found" ] || { changed=1; add $sudoers "$line"; }
+done
 [ -n "$changed" ] || exit ${UNCHANGED}
 `;
 

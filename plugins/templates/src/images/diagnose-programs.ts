@@ -34,6 +34,6 @@ async function diagnose(
   return {
     severity: "warn",
     message: `${without}: ${name} does not run`,
-    fix: `install ${name} (Debian: apt-get install ${name}), or set templates.${key}`,
+    fix: `install ${name} (Debian: apt-get install ${name}, FreeBSD: pkg install ${name}), or set templates.${key}`,
   };
 }

@@ -1,7 +1,7 @@
 import { writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { BuildFailure } from "../model/build-failure.js";
-import { ARCHITECTURE } from "./architecture.js";
+import { ARCHITECTURE, SYSTEM } from "./architecture.js";
 import type { HostPrograms } from "./host-programs.js";
 import type { RegistryGate } from "./loopback-gate.js";
 import { LAYOUT_NAME } from "./write-layout.js";
@@ -38,7 +38,7 @@ export async function copyByGate(gate: RegistryGate, copy: GateCopy): Promise<st
     "--tmpdir",
     directory,
     "--override-os",
-    "linux",
+    SYSTEM,
     "--override-arch",
     ARCHITECTURE,
     "copy",

@@ -5,6 +5,7 @@ import { join } from "node:path";
 import { after, before, describe, it } from "node:test";
 import { type TestServer, WITHOUT_SMALL_ROOT } from "@coppice/core/testing";
 import { Sandbox, Template, type TemplateClass, waitForFile } from "e2b";
+import { reasonWithoutFreebsdHost } from "../../harness/freebsd/freebsd-host.js";
 import { type ImageHub, openImageHub } from "../../harness/server/image-hub.js";
 import { missingForNamespaces } from "../../harness/server/on-each-backend.js";
 import { pointSdkAt } from "../../harness/server/point-sdk-at.js";
@@ -12,14 +13,14 @@ import { startFullServer } from "../../harness/server/start-full-server.js";
 
 const LONG = { timeoutMs: 60_000 };
 
-describe(
-  "templates built by the e2b SDK, on linux-namespaces",
-  {
-    skip: missingForNamespaces() || WITHOUT_SMALL_ROOT,
-    timeout: 240_000,
-    concurrency: 1,
-  },
-  () => {
+const BACKENDS = {
+  "linux-namespaces": missingForNamespaces(),
+  "jail-freebsd": reasonWithoutFreebsdHost() ?? false,
+} as const;
+
+for (const [backend, missing] of Object.entries(BACKENDS)) {
+  const options = { skip: missing || WITHOUT_SMALL_ROOT, timeout: 480_000, concurrency: 1 };
+  describe(`templates built by the e2b SDK, on ${backend}`, options, () => {
     let directory: string;
     let hub: ImageHub;
     let server: TestServer;
@@ -29,7 +30,7 @@ describe(
       hub = await openImageHub(["e2bdev/base:latest", "library/ubuntu:22.04"], { Env: ["OF_IMAGE=yes"] });
       const { registries } = hub;
       server = await startFullServer({
-        backend: "linux-namespaces",
+        backend: backend as keyof typeof BACKENDS,
         settings: { templates: { registries } },
       });
       pointSdkAt(server.url);
@@ -172,5 +173,5 @@ CMD echo started > /tmp/started; exec sleep 1000
         "/srv\nhello world\nThis is a test file.root\nstarted\n",
       );
     });
-  },
-);
+  });
+}

@@ -236,10 +236,10 @@ describe("coppice doctor, with jail-freebsd", () => {
       assert.match(parameters?.message ?? "", /^sysctl -N security\.jail\.param lists nothing/);
       await backend.close();
       // An agent that does not run in the jail.
-      const { base } = host.settings.templates;
-      const mounts = base?.mounts.filter(({ target }) => target !== AGENT_INSIDE) ?? [];
-      const templates = { ...host.settings.templates, base: { ...base, mounts } };
-      const [agent] = await problemsWith({ templates } as Partial<JailSettings>);
+      const script = await readFile(host.settings.agent ?? "", "utf8");
+      const elsewhere = join(broken, "agent");
+      await writeFile(elsewhere, script.replaceAll(AGENT_INSIDE, "/nowhere"), { mode: 0o755 });
+      const [agent] = await problemsWith({ agent: elsewhere });
       assert.match(agent?.message ?? "", /^jexec coppice-doctor \/bin\/sh -c .*coppice-agent/);
       assert.match(agent?.fix ?? "", /npm run setup/);
       const alias = { ...host.settings.network, kind: "alias" as const };

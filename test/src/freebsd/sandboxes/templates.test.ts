@@ -12,7 +12,6 @@ import plugin, { JailBackend, type JailSettings } from "@coppice/plugin-jail-fre
 import { startCoppice } from "../../harness/server/coppice-command.js";
 import { eventually } from "../../harness/host/eventually.js";
 import {
-  AGENT_INSIDE,
   type FreebsdHost,
   openFreebsdHost,
   reasonWithoutFreebsdHost,
@@ -81,8 +80,8 @@ describe("coppice jail-template, on a FreeBSD host", { skip }, () => {
     const { mounts, user } = host.settings.templates["base"] ?? { mounts: [], user: "user" };
     // The system of this template is the host's, where FreeBSD's would be its own.
     const system = mounts
-      .filter(({ target }) => ["/usr", AGENT_INSIDE].includes(target))
-      .map((mount) => (mount.target === "/usr" ? { ...mount, target: "/system" } : mount));
+      .filter(({ target }) => target === "/usr")
+      .map((mount) => ({ ...mount, target: "/system" }));
     return { ...host.settings, ...more, templates: { science: { mounts: system, user } } };
   };
 

@@ -33,6 +33,8 @@ export async function makeFailingPrograms(host: FreebsdHost): Promise<FailingPro
   await mkdir(bin);
   const programs: Record<string, string> = {};
   for (const [name, path] of Object.entries(settings.programs)) {
+    // It runs in a jail, which lacks what a script needs.
+    if (name === "umoci") continue;
     programs[name] = join(bin, name);
     const script = `#!/bin/sh
 [ -e ${armed} ] || exec ${path} "$@"

@@ -3,6 +3,7 @@ import { execFile, spawnSync } from "node:child_process";
 import { existsSync } from "node:fs";
 import {
   chmod,
+  copyFile,
   mkdir,
   mkdtemp,
   readFile,
@@ -57,6 +58,7 @@ const HOST_PROGRAMS = {
   mkdir: "/usr/bin/mkdir",
   realpath: "/usr/bin/realpath",
   signify: "/usr/bin/signify-openbsd",
+  umoci: "/usr/bin/umoci",
 };
 /** The stand-in for the internet of a connected host. */
 export const OUTSIDE = { addresses: ["203.0.113.2", "203.0.113.3"], port: 8_099 } as const;
@@ -161,6 +163,9 @@ exec /usr/bin/unshare --mount --net --pid --fork --kill-child --mount-proc --pro
 pid=/proc/$(cat ${directory}/pid)/ns
 exec /usr/bin/nsenter --mount=$pid/mnt --net=$pid/net --pid=$pid/pid_for_children -- ${agent} "$@"`,
   );
+  const real = join(directory, "d", "programs", "real");
+  await mkdir(real, { recursive: true, mode: 0o700 });
+  await copyFile(agent, join(real, "coppice-agent"));
   const python = await describePython();
   const host = await startHostAgent({ binary: world });
   const runInside = (path: string, ...args: readonly string[]) => runIn(host, path, args);
@@ -184,7 +189,6 @@ exec /usr/bin/nsenter --mount=$pid/mnt --net=$pid/net --pid=$pid/pid_for_childre
   }
   const mounts = [
     { source: "/usr", target: userland === "linux" ? "/usr" : "/compat/usr" },
-    { source: dirname(agent), target: AGENT_INSIDE },
     ...python.mounts,
   ];
   const template = { snapshot: `${POOL}/jails/_template@base`, mounts };
@@ -194,6 +198,7 @@ exec /usr/bin/nsenter --mount=$pid/mnt --net=$pid/net --pid=$pid/pid_for_childre
     agent: enter,
     procfs: true,
     network: { kind: isConnected ? networkKind : "none" },
+    unpackerLibraries: ["/lib", "/lib64"],
     templates: { "base": template, "code-interpreter-v1": template },
     programs: {
       ...Object.fromEntries(
@@ -232,12 +237,12 @@ exec /usr/bin/nsenter --mount=$pid/mnt --net=$pid/net --pid=$pid/pid_for_childre
       const processes = await runInside("/usr/bin/ps", "-e", "-o", "args=");
       return [
         ...lines(datasets)
-          .filter((name) => /\/(e2b|volume|doctor)-/.test(name))
+          .filter((name) => /\/(e2b|volume|image|doctor)-/.test(name))
           .map((name) => `dataset ${name}`),
         ...lines(jails).map((name) => `jail ${name}`),
         ...lines(rules).map((rule) => `rule ${rule}`),
         ...lines(mounted)
-          .filter((line) => line.includes("/e2b-"))
+          .filter((line) => /\/(e2b|image)-/.test(line))
           .map((line) => `mount ${line}`),
         ...lines(network).filter((line) => /epair|lo1\.|10\.78\.\d+\.\d+ \./.test(line)),
         ...anchors
@@ -249,7 +254,7 @@ exec /usr/bin/nsenter --mount=$pid/mnt --net=$pid/net --pid=$pid/pid_for_childre
           .filter((line) => /coppice-agent .*e2b-/.test(line))
           .map((line) => `process ${line}`),
         ...files
-          .filter((name) => /e2b-|volume-|(sockets|helpers)\//.test(name))
+          .filter((name) => /e2b-|volume-|image-|(sockets|helpers)\//.test(name))
           .map((name) => `file ${name}`),
       ];
     },
@@ -262,9 +267,9 @@ exec /usr/bin/nsenter --mount=$pid/mnt --net=$pid/net --pid=$pid/pid_for_childre
 }
 
 /**
- * Path in jails of the program for which the configured agent, a script that enters the host's namespaces, stands.
+ * Directory in jails of the program for which the configured agent, a script that enters the host's namespaces, stands.
  */
-export const AGENT_INSIDE = "/opt/agent";
+export const AGENT_INSIDE = "/.coppice/real";
 
 /** Path inside of the interpreter with ipykernel, wherever the host has it. */
 export const PYTHON_INSIDE = "/opt/python/bin/python3";

@@ -36,15 +36,16 @@ export class FaultScene {
     return sandbox;
   }
 
-  /** Destroys its sandboxes, or the given ones, and all volumes and snapshots. */
+  /** Destroys its sandboxes, or the given ones, and all volumes, snapshots and images. */
   async end(found: readonly Sandbox[] = this.#made): Promise<void> {
     for (const sandbox of found) await sandbox.destroy();
     for (const id of await this.backend.volumes.list()) await this.backend.volumes.remove(id);
     for (const id of await this.backend.snapshots.list()) await this.backend.snapshots.remove(id);
+    for (const id of (await this.backend.images?.list()) ?? []) await this.backend.images?.remove(id);
   }
 }
 
-/** A new id for a sandbox, volume or snapshot. */
+/** A new id for a sandbox, volume, snapshot or image. */
 export function newId(): string {
   return `test${randomBytes(8).toString("hex")}`;
 }

@@ -35,7 +35,17 @@ async function openSubject({ commands = "jexec", ...options }: JailVariant): Pro
     backend,
     // Connecting a sandbox takes nine programs: the cases that need it say so.
     specification: { allowInternetAccess: false },
-    facets: ["pausing", "stopping", "resizing", "snapshots", "networking", "volumes", "lost"],
+    facets: [
+      "pausing",
+      "stopping",
+      "resizing",
+      "snapshots",
+      "networking",
+      "volumes",
+      "images",
+      "committing",
+      "lost",
+    ],
     outside: OUTSIDE,
     abilities: ["terminals", "watching", "accounts"],
     limits: ["diskMiB", ...host.limits],

@@ -24,8 +24,8 @@ export const imageCases: readonly ConformanceCase[] = [
       const of = { in: sandbox };
       assert.equal(await context.succeed("echo *; id -u; cat /etc/kept", of), "here\n0\nupper");
       assert.equal(
-        await context.succeed("ls /etc; echo *", { ...of, cwd: "/srv" }),
-        "group\nhostname\nhosts\nkept\npasswd\nresolv.conf\nwork\n",
+        await context.succeed("echo * /etc/g* /etc/kept", { ...of, cwd: "/srv" }),
+        "work /etc/group /etc/kept\n",
       );
       const user = await sandbox.user(USER);
       assert.deepEqual([user.uid, user.home, user.workdir], [1234, "/home/user", "/srv/work"]);
@@ -46,7 +46,7 @@ export const imageCases: readonly ConformanceCase[] = [
     async run(context) {
       const { images } = context.backend;
       assert.ok(images);
-      const id = await context.image([[file("etc/big", "x".repeat(1_048_576))]]);
+      const id = await context.image([[file("etc/big", randomBytes(1_048_576))]]);
       assert.ok((await images.list()).includes(id));
       const usage = await images.usage(id);
       assert.ok(usage >= 1_048_576, `it says that it holds ${usage} bytes`);

@@ -4,6 +4,8 @@ import type { ConformanceContext } from "./conformance-context.js";
 
 const PROGRAMS = ["sh", "cat", "id", "ls", "mkdir", "rm", "chmod", "chown", "ln", "sleep"];
 const LIBRARY = /(\/\S+) \(0x[0-9a-f]+\)/g;
+/** Not listed by ldd(1) there. */
+const FREEBSD_LOADER = "/libexec/ld-elf.so.1";
 const OWN_UID = 1234;
 
 const PASSWD = `root:x:0:0:root:/root:/bin/sh\nuser:x:${OWN_UID}:${OWN_UID}::/home/user:/bin/sh\n`;
@@ -14,7 +16,8 @@ const GROUP = `root:x:0:\nuser:x:${OWN_UID}:\n`;
  * no template has.
  */
 export async function tinyRoot(context: ConformanceContext): Promise<readonly TarEntry[]> {
-  const script = 'for each; do path=$(command -v "$each") && echo "$each=$path" && ldd "$path"; done; true';
+  const script = `for each; do path=$(command -v "$each") && echo "$each=$path" && ldd "$path"; done
+[ ! -e ${FREEBSD_LOADER} ] || echo "${FREEBSD_LOADER} (0x0)"`;
   const output = await context.succeed(script, { args: PROGRAMS });
   const programs = [...output.matchAll(/^(\w+)=(\/.*)$/gm)].map(([, name = "", path = ""]) => ({
     name,

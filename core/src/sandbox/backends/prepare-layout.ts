@@ -4,9 +4,9 @@ import { constants, mkdir, open, readFile, rename, symlink, writeFile } from "no
 import { join } from "node:path";
 import { pipeline } from "node:stream/promises";
 import { createZstdDecompress } from "node:zlib";
-import { SandboxError, messageOf } from "@coppice/core";
-import type { ImageSource } from "@coppice/core/backend";
 import { z } from "zod";
+import { messageOf, SandboxError } from "../../kernel/errors.js";
+import type { ImageSource } from "../contract/backend.js";
 
 /** Name of the image in a prepared layout. */
 export const PREPARED_REFERENCE = "image";
