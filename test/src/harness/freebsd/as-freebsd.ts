@@ -20,10 +20,8 @@ done
 exec /bin/ps "$@"`,
   // usr.bin/procstat/procstat_pwdx.c (procstat_pwdx).
   procstat: `[ "$*" = "-a pwdx" ] || { echo "usage: procstat -a pwdx" >&2; exit 64; }
-for process in /proc/[0-9]*; do
-  directory=$(readlink "$process/cwd" 2> /dev/null) && echo "\${process#/proc/}:  $directory"
-done
-exit 0`,
+# One process for all: tests look very often.
+find /proc/[0-9]*/cwd -maxdepth 0 -printf '%h:  %l\\n' 2> /dev/null | cut -c 7-`,
 };
 
 /** What makes Node processes take this system for FreeBSD. */
