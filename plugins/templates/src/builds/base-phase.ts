@@ -55,8 +55,9 @@ function standIn(reference: string, tools: BuildTools): SourceBuild | undefined 
 }
 
 function fromTemplate(source: SourceBuild, text: string, tools: BuildTools): Progress {
-  const key = baseKey("template", source.buildId);
   const { image, context, start, bytes } = source;
+  // Another build with the same result is the same base.
+  const key = baseKey("template", image, JSON.stringify([context, start]));
   tools.announce({ prefix: "base", text, key, isCached: true });
   tools.announce({ prefix: "base", text: `DEFAULT USER ${DEFAULT_USER}`, key: userKey(key), isCached: true });
   return { key: userKey(key), image, context: { ...context, user: DEFAULT_USER }, start, bytes };

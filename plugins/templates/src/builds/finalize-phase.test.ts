@@ -145,7 +145,7 @@ describe("the end of a build", { skip: WITHOUT_BUILDS, timeout: 240_000, concurr
       startCommand: own,
       readyCommand: "sleep 0",
     });
-    host.templates.set("first", { ...first.result, buildId: "1", backend: host.backend.name });
+    host.templates.set("first", { ...first.result, backend: host.backend.name });
     const base = { kind: "template", reference: "first" } as const;
     const kept = await host.build({
       base,

@@ -196,8 +196,7 @@ describe("building a template", { skip: WITHOUT_BUILDS, timeout: 240_000, concur
       ],
     });
     assert.deepEqual([first.result.context.user, first.result.context.workdir], ["other", "/app"]);
-    const buildId = `${BUILD}99`;
-    host.templates.set("first", { ...first.result, buildId, backend: host.backend.name });
+    host.templates.set("first", { ...first.result, backend: host.backend.name });
     const base = { kind: "template", reference: "first" } as const;
     const { result, lines } = await host.build({
       base,
@@ -214,7 +213,7 @@ describe("building a template", { skip: WITHOUT_BUILDS, timeout: 240_000, concur
 
     const unknown = host.start({ base: { kind: "template", reference: "nobody/none" } });
     await assert.rejects(unknown.run, { message: "template 'nobody/none' not found", step: "base" });
-    host.templates.set("elsewhere", { ...first.result, buildId, backend: "other" });
+    host.templates.set("elsewhere", { ...first.result, backend: "other" });
     const foreign = host.start({ base: { kind: "template", reference: "elsewhere" } });
     await assert.rejects(foreign.run, { message: /is of another backend, 'other'$/, step: "base" });
 
@@ -223,7 +222,7 @@ describe("building a template", { skip: WITHOUT_BUILDS, timeout: 240_000, concur
       base: { kind: "image", reference: "e2bdev/base:latest", credentials: undefined },
     });
     await assert.rejects(standing.run, /^BuildFailure: failed to pull image|^BuildFailure: access denied/);
-    host.templates.set("base", { ...first.result, buildId, backend: host.backend.name });
+    host.templates.set("base", { ...first.result, backend: host.backend.name });
     const stood = await host.build({
       base: { kind: "image", reference: "e2bdev/base", credentials: undefined },
     });

@@ -68,7 +68,7 @@ export class Catalog {
     const found = this.resolve(reference, tenant);
     if (found === undefined)
       throw new SandboxError("template_not_found", `template '${reference.name}' not found`);
-    const { id: buildId, backend, result } = found.build;
-    return { buildId, backend, ...result };
+    const { backend, result } = found.build;
+    return { backend, ...result };
   }
 }

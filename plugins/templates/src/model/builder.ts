@@ -5,8 +5,6 @@ import type { Layers } from "./layer.js";
 
 /** The finished build of a template that another one starts from. */
 export interface SourceBuild extends BuildResult {
-  /** A UUID. */
-  readonly buildId: string;
   /** Backend that has its image. */
   readonly backend: string;
 }

@@ -19,8 +19,8 @@ export function recipeProgress(
   return ({ level, message, step }) => {
     const number = step === "base" ? 1 : step === "finalize" ? of : Number(step) + 1;
     const [, cached = "", layer] = LAYER.exec(message) ?? [];
-    // The first line and the last one have no step.
-    const isDetail = step === undefined || level === "debug" || OUTPUT.test(message);
+    // The first line and the last one have no step, and a failure is told when the build has ended.
+    const isDetail = step === undefined || ["debug", "error"].includes(level) || OUTPUT.test(message);
     log[isDetail ? "debug" : level](
       { template, step: number, of },
       isDetail
