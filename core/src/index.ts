@@ -17,6 +17,8 @@ export {
   type ResolvedIfProvided,
   type Router,
   type VerbAction,
+  type ServerClient,
+  type ServerRequest,
   type VerbContext,
   type Verbs,
 } from "./plugin/plugin.js";

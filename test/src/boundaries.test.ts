@@ -163,6 +163,7 @@ const ROOMS: Readonly<Record<string, readonly string[]>> = {
     "recipes",
     "startup",
     "api",
+    "client",
     "verbs",
   ],
   "test/src/bench": ["kit", "benchmarks", "report", "rows"],

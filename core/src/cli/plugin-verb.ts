@@ -2,6 +2,7 @@ import { join, resolve } from "node:path";
 import { readConfig } from "../config/read.js";
 import { configure, type EnabledPlugin } from "../boot/configure.js";
 import { whileStopped } from "../boot/while-stopped.js";
+import type { ServerConfig } from "../boot/server-schema.js";
 import type { Verbs } from "../plugin/plugin.js";
 import { systemClock } from "../kernel/clock.js";
 import { didYouMean } from "../kernel/did-you-mean.js";
@@ -10,6 +11,7 @@ import { printTable } from "./terminal/print-table.js";
 import { visibleText } from "./terminal/visible-text.js";
 import { makeDirectory } from "../kernel/make-directory.js";
 import { createLogger } from "../observe/logger.js";
+import { ApiFailure, SandboxClient } from "./sandbox/sandbox-client.js";
 import { isUsageError, UsageError } from "./arguments/usage-error.js";
 
 /**
@@ -39,12 +41,13 @@ export async function pluginVerb(verb: string, [name = "", file = "", ...args]: 
         return directory;
       },
       whileStopped: async (use) => whileStopped({ config, configuration, log: createLogger("silent") }, use),
+      server: (said) => new SandboxClient(said, process.env, addressOf(server.listeners)),
       print: (line) => void process.stdout.write(`${process.stdout.isTTY ? visibleText(line) : line}\n`),
       printTable,
     });
   } catch (error) {
     if (isUsageError(error)) throw new UsageError(error.message, usage);
-    if (!(error instanceof SandboxError)) throw error;
+    if (!(error instanceof SandboxError || error instanceof ApiFailure)) throw error;
     process.stderr.write(`coppice: ${error.message}\n`);
     return 1;
   }
@@ -67,6 +70,13 @@ export async function pluginVerbUsage(
     const one = Object.hasOwn(actions, action) ? actions[action] : undefined;
     return usageOf(verb, one === undefined ? actions : { [action]: one });
   });
+}
+
+/** Where a server of this machine has its control plane. */
+function addressOf({ api }: ServerConfig["listeners"]): string | undefined {
+  if (api === undefined) return undefined;
+  const host = ["0.0.0.0", "::"].includes(api.host) ? "127.0.0.1" : api.host;
+  return `${api.tls === undefined ? "http" : "https"}://${host.includes(":") ? `[${host}]` : host}:${api.port}`;
 }
 
 function noSuchVerb(verb: string, file: string, plugins: readonly EnabledPlugin[]): UsageError {

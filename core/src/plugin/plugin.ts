@@ -77,10 +77,33 @@ export interface VerbContext<Config> {
    * @throws BootError where one runs, or the configuration cannot be set up; or what `use` throws.
    */
   readonly whileStopped: <T>(use: (backends: Backends) => Promise<T>) => Promise<T>;
+  /**
+   * Client of a running server, by default the one of the configuration. Options of the command line win over the
+   * environment variables that `coppice sandbox` reads.
+   */
+  readonly server: (said: {
+    readonly url?: string | undefined;
+    readonly key?: string | undefined;
+  }) => ServerClient;
   /** Prints a line; a terminal shows its control characters in readable form. */
   readonly print: (line: string) => void;
   /** Rows below a heading, in columns on a terminal; elsewhere tab-separated lines without the heading. */
   readonly printTable: (heading: readonly string[], rows: readonly (readonly string[])[]) => void;
+}
+
+/** A request to the control plane of a server. */
+export interface ServerRequest {
+  readonly method?: "GET" | "POST" | "DELETE";
+  readonly path: string;
+  readonly body?: unknown;
+  readonly headers?: Readonly<Record<string, string>>;
+  readonly signal?: AbortSignal;
+}
+
+/** Client of the control plane of a running server. */
+export interface ServerClient {
+  /** @throws ApiFailure unless the answer is a success, or the signal's reason: the verb ends with 1 and the message. */
+  request(request: ServerRequest): Promise<Response>;
 }
 
 /** One thing that `coppice <verb> <action> <config.yaml> [options]` does. */

@@ -44,11 +44,14 @@ import { TemplatesStore } from "./store/templates-store.js";
 import { type TemplatesConfig, templatesConfig } from "./templates-config.js";
 import { Uploads } from "./uploads/uploads.js";
 import { UploadTickets } from "./uploads/upload-tickets.js";
+import { templateBuild } from "./verbs/template-build.js";
 import { templateFsck } from "./verbs/template-fsck.js";
 import { templateGc } from "./verbs/template-gc.js";
 import { templateInspect } from "./verbs/template-inspect.js";
 import { templateList } from "./verbs/template-list.js";
 import { templateLogs } from "./verbs/template-logs.js";
+import { templatePull } from "./verbs/template-pull.js";
+import { templatePush } from "./verbs/template-push.js";
 import { templateRemove } from "./verbs/template-remove.js";
 import { templateTag } from "./verbs/template-tag.js";
 import { templateUntag } from "./verbs/template-untag.js";
@@ -93,6 +96,9 @@ export function templatesPlugin(makeImaging: (services: BuilderServices) => Imag
     uses: { commands: Commands },
     verbs: {
       template: {
+        pull: templatePull,
+        build: templateBuild,
+        push: templatePush,
         list: templateList,
         inspect: templateInspect,
         logs: templateLogs,

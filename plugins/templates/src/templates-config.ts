@@ -30,9 +30,11 @@ const images = z.strictObject({
     .string()
     .min(1)
     .default("skopeo")
-    .describe("Program that pulls images: a path, or a name in PATH."),
-  maxConcurrentPulls: count().default(4).describe("Images that may be pulled at one time."),
-  idleTimeout: duration("60s").describe("Silence of a registry after which a pull fails."),
+    .describe("Program that pulls and pushes images: a path, or a name in PATH."),
+  maxConcurrentPulls: count()
+    .default(4)
+    .describe("Images that may be pulled at one time, and as many pushed."),
+  idleTimeout: duration("60s").describe("Silence of a registry after which a pull or a push fails."),
   maxDownload: size("10GiB").describe("Bytes of all layers of an image, as they are transferred."),
   maxLayers: count().default(200).describe("Layers of an image."),
   maxSize: size("20GiB").describe("Bytes of an unpacked image."),
@@ -100,7 +102,7 @@ export const templatesConfig = z.strictObject({
     .default(4)
     .describe("Builds that run at the same time; tenants take turns with further ones."),
   waitingTimeout: duration("40m").describe("Time that a client has to start a build that it has requested."),
-  buildTimeout: duration("1h").describe("Time that a build may take."),
+  buildTimeout: duration("1h").describe("Time that a build, or a push, may take."),
   defaultCpuCount: count().default(2).describe("CPUs of a template whose creator names none."),
   maxCpuCount: count().default(32).describe("Most CPUs that a template may have."),
   defaultMemory: size("1GiB").describe("Memory of a template whose creator names none."),

@@ -4,7 +4,8 @@ import { messageOf, SandboxError } from "../../kernel/errors.js";
 import { sandboxAction } from "./sandbox-action.js";
 import { connectMessages, connectRequest } from "./connect-stream.js";
 import { namedValues } from "./named-values.js";
-import { ApiFailure, type ApiRequest } from "./sandbox-client.js";
+import type { ServerRequest } from "../../plugin/plugin.js";
+import { ApiFailure } from "./sandbox-client.js";
 
 /** The code that `docker exec` and `timeout` use, too: commands rarely exit with it. */
 const EXIT_NOT_RUN = 125;
@@ -70,7 +71,7 @@ export const exec = sandboxAction({
 });
 
 interface FollowOptions {
-  readonly envd: (request: ApiRequest) => Promise<Response>;
+  readonly envd: (request: ServerRequest) => Promise<Response>;
   readonly stdin: boolean;
   readonly asJson: boolean;
 }

@@ -1,5 +1,6 @@
 import { z } from "zod";
 import { messageOf } from "../../kernel/errors.js";
+import type { ServerClient, ServerRequest } from "../../plugin/plugin.js";
 
 export class ApiFailure extends Error {
   override readonly name = "ApiFailure";
@@ -12,13 +13,6 @@ export class ApiFailure extends Error {
   }
 }
 
-export interface ApiRequest {
-  readonly method?: "GET" | "POST" | "DELETE";
-  readonly path: string;
-  readonly body?: unknown;
-  readonly headers?: Readonly<Record<string, string>>;
-}
-
 const DEFAULT_URL = "http://127.0.0.1:3000";
 const ENVD_PORT = "49983";
 
@@ -26,25 +20,29 @@ const refusal = z.object({ message: z.string() });
 const reachable = z.object({ envdAccessToken: z.string().optional() });
 
 /** Client of a server's E2B control plane and of its sandboxes, which headers name. */
-export class SandboxClient {
+export class SandboxClient implements ServerClient {
   readonly #apiUrl: string;
   readonly #sandboxUrl: string;
   readonly #key: string | undefined;
 
-  /** @param options of the command line; they win over environment variables. */
+  /**
+   * @param said options of the command line; they win over environment variables.
+   * @param otherwise URL of the server where neither names one.
+   */
   constructor(
-    said: { readonly url?: string; readonly key?: string },
+    said: { readonly url?: string | undefined; readonly key?: string | undefined },
     environment: Readonly<NodeJS.ProcessEnv>,
+    otherwise = DEFAULT_URL,
   ) {
     const { COPPICE_URL, E2B_API_URL, E2B_SANDBOX_URL, COPPICE_TOKEN, E2B_API_KEY } = environment;
     const own = said.url ?? COPPICE_URL;
-    this.#apiUrl = own ?? E2B_API_URL ?? DEFAULT_URL;
+    this.#apiUrl = own ?? E2B_API_URL ?? otherwise;
     this.#sandboxUrl = own ?? E2B_SANDBOX_URL ?? this.#apiUrl;
     this.#key = said.key ?? COPPICE_TOKEN ?? E2B_API_KEY;
   }
 
   /** Sends a request to the control plane. @throws ApiFailure unless the answer is a success. */
-  request(request: ApiRequest): Promise<Response> {
+  request(request: ServerRequest): Promise<Response> {
     const authorization = this.#key === undefined ? {} : { authorization: `Bearer ${this.#key}` };
     return send(this.#apiUrl, { ...request, headers: { ...authorization, ...request.headers } });
   }
@@ -53,7 +51,7 @@ export class SandboxClient {
    * @returns a function that sends requests to a sandbox's envd. @throws ApiFailure, also when there is no such
    * sandbox.
    */
-  async envd(sandboxId: string): Promise<(request: ApiRequest) => Promise<Response>> {
+  async envd(sandboxId: string): Promise<(request: ServerRequest) => Promise<Response>> {
     const answer = await this.request({ path: `/sandboxes/${encodeURIComponent(sandboxId)}` });
     const { envdAccessToken } = reachable.parse(await answer.json());
     const headers = {
@@ -65,15 +63,17 @@ export class SandboxClient {
   }
 }
 
-async function send(base: string, { method, path, body, headers }: ApiRequest): Promise<Response> {
+async function send(base: string, { method, path, body, headers, signal }: ServerRequest): Promise<Response> {
   let response: Response;
   try {
     response = await fetch(new URL(path, base), {
       method: method ?? "GET",
       headers: { ...(body === undefined ? {} : { "content-type": "application/json" }), ...headers },
       body: body instanceof Uint8Array || body === undefined ? (body ?? null) : JSON.stringify(body),
+      signal: signal ?? null,
     });
   } catch (error) {
+    signal?.throwIfAborted();
     const { cause } = error as { readonly cause?: unknown };
     throw new ApiFailure(`cannot reach ${base}: ${messageOf(cause ?? error)}`, { cause: error });
   }

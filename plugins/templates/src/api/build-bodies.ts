@@ -2,6 +2,8 @@ import { z } from "zod";
 import type { LogEntry } from "../model/build-log.js";
 import type { BuildLimits, BuildRecord } from "../model/build-record.js";
 import type { BuildBase } from "../model/build-request.js";
+import { debianBase } from "../model/recipe-settings.js";
+import type { Transfer } from "../model/transfer.js";
 import { SandboxError } from "@coppice/core";
 import type { SandboxBackend } from "@coppice/core/backend";
 import type { TemplatesConfig } from "../templates-config.js";
@@ -58,6 +60,8 @@ export const startBody = (maxSteps: number) =>
     .object({
       fromImage: z.string().max(MAX_NAME).nullish(),
       fromTemplate: z.string().max(MAX_NAME).nullish(),
+      /** Of `coppice template build`. */
+      fromDebian: debianBase.nullish(),
       fromImageRegistry: registryBody.nullish(),
       force: z.boolean().nullish(),
       steps: z.array(step).max(maxSteps).nullish(),
@@ -80,12 +84,17 @@ export const startBody = (maxSteps: number) =>
 function baseOf({
   fromImage,
   fromTemplate,
+  fromDebian,
   fromImageRegistry,
 }: {
   readonly fromImage?: string | null | undefined;
   readonly fromTemplate?: string | null | undefined;
+  readonly fromDebian?: z.infer<typeof debianBase> | null | undefined;
   readonly fromImageRegistry?: z.infer<typeof registryBody> | null | undefined;
 }): BuildBase {
+  if (fromDebian && !fromImage && !fromTemplate) return { kind: "debian", ...fromDebian };
+  if (fromDebian)
+    throw new SandboxError("template_build_invalid", "fromDebian goes with neither of the others");
   if (fromImage && !fromTemplate)
     return { kind: "image", reference: fromImage, credentials: fromImageRegistry ?? undefined };
   if (fromTemplate && !fromImage) return { kind: "template", reference: fromTemplate };
@@ -135,12 +144,14 @@ export interface StatusOptions {
   readonly entries: readonly LogEntry[];
   /** Of the step that failed. */
   readonly failed: readonly LogEntry[];
+  /** Of the image that it pulls. */
+  readonly transfer: Transfer | undefined;
 }
 
 /** Body of `GET /templates/{id}/builds/{buildID}/status`. */
 export function statusBody(
   { id, templateId, state, reason }: BuildRecord,
-  { entries, failed }: StatusOptions,
+  { entries, failed, transfer }: StatusOptions,
 ) {
   return {
     templateID: templateId,
@@ -149,6 +160,8 @@ export function statusBody(
     logEntries: entries.map(logEntryBody),
     // Clients require it.
     logs: [],
+    // Of coppice template: SDKs pass over it.
+    ...(transfer && { progress: transfer }),
     ...(reason !== undefined && {
       reason: {
         message: reason.message,

@@ -3,6 +3,7 @@ import {
   queryNumber,
   readJsonBody,
   requestOf,
+  requireScope,
   type Router,
   SandboxError,
   tenantOf,
@@ -75,6 +76,8 @@ export function mountBuilds(router: Router, services: ApiServices): void {
       throw new SandboxError("template_not_found", refused);
     }
     const wanted = await readJsonBody(ctx.req, start, { limitBytes: config.maxBody });
+    // mmdebstrap works on this host, where no limit of a tenant holds.
+    if (wanted.base.kind === "debian") requireScope(ctx, "admin");
     expireWaiting(services);
     queue.start({
       templateId: template.id,
@@ -95,7 +98,13 @@ export function mountBuilds(router: Router, services: ApiServices): void {
     const entries = logs.list(build.id, { level: least, limit: most, offset: logsOffset });
     const step = build.reason?.step;
     const failed = step === undefined ? [] : logs.ofStep(build.id, step, REASON_ENTRIES);
-    ctx.body = statusBody(build, { entries, failed });
+    ctx.body = statusBody(build, { entries, failed, transfer: queue.transferOf(build.id) });
+  });
+
+  // Of coppice template build: E2B's clients leave their builds running.
+  router.post("/templates/:id/builds/:build/cancel", (ctx) => {
+    queue.cancel(known(ctx, services));
+    ctx.status = 204;
   });
 
   router.get("/templates/:id/builds/:build/logs", (ctx) => {

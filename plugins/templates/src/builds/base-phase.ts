@@ -149,7 +149,7 @@ async function pulled(wanted: WantedImage, tools: BuildTools): Promise<Progress>
   const key = baseKey(options.request.restore === undefined ? "unpacked" : "restored", remote.digest);
   const known = tools.find(key);
   if (known !== undefined) return known;
-  await using made = await remote.pull((line) => print("info", line));
+  await using made = await remote.pull((line) => print("info", line), options.surroundings.report);
   return await unpack(made, { name: `image '${wanted.reference}'`, key }, tools);
 }
 

@@ -5,6 +5,7 @@ import { messageOf, Semaphore } from "@coppice/core";
 import { BuildFailure } from "../model/build-failure.js";
 import type { PushedTemplate } from "../model/pushed-template.js";
 import type { RegistryCredentials } from "../model/registry-credentials.js";
+import type { TransferReport } from "../model/transfer.js";
 import type { TemplatesConfig } from "../templates-config.js";
 import { ARCHITECTURE } from "./architecture.js";
 import type { HostPrograms } from "./host-programs.js";
@@ -31,7 +32,7 @@ export interface RemoteImage extends Disposable {
   /** Of its manifest, or of the list of its platforms' manifests. */
   readonly digest: string;
   /** @throws BuildFailure, the signal's reason */
-  pull(log: PullLog): Promise<PulledImage>;
+  pull(log: PullLog, report?: TransferReport): Promise<PulledImage>;
 }
 
 /** An image in an OCI image layout, which is removed when this is disposed of. */
@@ -85,8 +86,8 @@ export class ImagePuller {
       const manifest = await this.#manifestOf(reference, client);
       return {
         digest: manifest.digest,
-        pull: (log) =>
-          this.#turns.run(() => this.#pull(reference, { client, manifest, log, signal }), signal),
+        pull: (log, report) =>
+          this.#turns.run(() => this.#pull(reference, { client, manifest, log, report, signal }), signal),
         [Symbol.dispose]: () => client[Symbol.dispose](),
       };
     } catch (error) {
@@ -127,11 +128,13 @@ export class ImagePuller {
       client,
       manifest,
       log,
+      report,
       signal,
     }: {
       readonly client: RegistryClient;
       readonly manifest: Manifest;
       readonly log: PullLog;
+      readonly report: TransferReport | undefined;
       readonly signal: AbortSignal;
     },
   ): Promise<PulledImage> {
@@ -145,6 +148,7 @@ export class ImagePuller {
         manifest,
         maxBytes: maxDownload,
         maxLayers,
+        onBytes: (done, total) => report?.({ phase: "pulling", done, total }),
         onLayer: (digest, bytes) => log(`Pulling ${digest.slice(0, 19)} (${sizeText(bytes)})`),
       });
       const { programs, settings } = this.#options;

@@ -8,7 +8,7 @@ import type { TransferReport } from "../model/transfer.js";
 import type { TemplatesConfig } from "../templates-config.js";
 import type { HostPrograms } from "./host-programs.js";
 import { type ImageReference, isDigest, parseImageReference } from "./image-reference.js";
-import { openPushGate } from "./push-gate.js";
+import { openPushGate, refusalOf } from "./push-gate.js";
 import { RegistryAccess } from "./registry-access.js";
 import { RegistryClient } from "./registry-client.js";
 import { loginOf } from "./registry-login.js";
@@ -104,11 +104,20 @@ export class ImagePusher {
     const layout = join(directory, LAYOUT_NAME);
     try {
       const login = await loginOf(credentials, signal);
+      const idleTimeoutMs = settings.images.idleTimeout;
+      using client = new RegistryClient({
+        access: this.#access,
+        repository,
+        login,
+        writes: true,
+        idleTimeoutMs,
+        signal,
+      });
+      // Before the files are packed: their registry may refuse them.
+      await requireAccess(client);
       await mkdir(join(layout, "blobs/sha256"), { recursive: true, mode: 0o700 });
       const layer = await this.#pack(files, { layout, report, signal });
       const digest = await writeLayout(layout, layer, files.settings);
-      const idleTimeoutMs = settings.images.idleTimeout;
-      using client = new RegistryClient({ access: this.#access, repository, login, idleTimeoutMs, signal });
       let done = 0;
       const onBytes = (bytes: number): void =>
         report({ phase: "pushing", done: Math.min((done += bytes), layer.size), total: layer.size });
@@ -145,4 +154,16 @@ export class ImagePusher {
     }
     return layerOfArchive(layout, counted(), signal);
   }
+}
+
+/** Begins an upload, and gives it up. @throws Error with the reason of a registry that takes none */
+async function requireAccess(client: RegistryClient): Promise<void> {
+  const answer = await client.send({ method: "POST", path: "blobs/uploads/" });
+  if (answer.statusCode >= 300) throw await refusalOf(answer);
+  answer.destroy();
+  const { location } = answer.headers;
+  if (location === undefined) return;
+  // One that stays is removed by its registry in time.
+  const gone = await client.send({ method: "DELETE", path: location }).catch(() => undefined);
+  gone?.destroy();
 }

@@ -103,7 +103,7 @@ function only(names: readonly string[], headers: IncomingMessage["headers"]): Re
 }
 
 /** Why a registry refused a request, in its own words where it has some. */
-async function refusalOf(answer: RegistryAnswer): Promise<Error> {
+export async function refusalOf(answer: RegistryAnswer): Promise<Error> {
   const { statusCode } = answer;
   let reason = "";
   try {

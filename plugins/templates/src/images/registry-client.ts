@@ -11,13 +11,15 @@ export interface RegistryClientOptions {
   readonly access: RegistryAccess;
   readonly repository: Repository;
   readonly login: RegistryLogin | undefined;
+  /** True to ask for the permission to write with the first request: some registries hide a new repository without it. */
+  readonly writes?: boolean;
   /** Silence of a registry after which a request fails. */
   readonly idleTimeoutMs: number;
   readonly signal: AbortSignal;
 }
 
 export interface RegistryRequest {
-  readonly method: "GET" | "HEAD" | "POST" | "PATCH" | "PUT";
+  readonly method: "GET" | "HEAD" | "POST" | "PATCH" | "PUT" | "DELETE";
   /** In the repository, `manifests/<version>`, or an address that an answer has named. */
   readonly path: string;
   readonly headers?: Readonly<Record<string, string>>;
@@ -123,7 +125,9 @@ export class RegistryClient implements Disposable {
     const realm = urlOf(parameters["realm"], repository.url);
     if (parameters["service"] !== undefined) realm.searchParams.set("service", parameters["service"]);
     const name = repository.url.pathname.slice("/v2/".length, -1);
-    realm.searchParams.set("scope", parameters["scope"] ?? `repository:${name}:pull`);
+    const asked = `repository:${name}:${this.#options.writes === true ? "pull,push" : "pull"}`;
+    const { scope = asked } = parameters;
+    realm.searchParams.set("scope", this.#options.writes === true ? asked : scope);
     const answer = await this.#request(realm, {
       accept: "application/json",
       ...(basic !== undefined && { authorization: basic }),

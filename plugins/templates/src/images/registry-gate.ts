@@ -23,6 +23,8 @@ export interface RegistryGateOptions {
   readonly maxBytes: number;
   readonly maxLayers: number;
   /** Called when the transfer of a layer begins. */
+  /** Called with the bytes of all layers that have come, and of those that will. */
+  readonly onBytes: (done: number, total: number) => void;
   readonly onLayer: (digest: string, bytes: number) => void;
 }
 
@@ -53,23 +55,24 @@ class Transfers {
   readonly #options: RegistryGateOptions;
   #bytes = 0;
   #blobs = 0;
+  #total = 0;
 
   constructor(options: RegistryGateOptions) {
     this.#options = options;
-    checkManifest(options.manifest.body, options);
+    this.#total = checkManifest(options.manifest.body, options);
   }
 
   async manifest(digest: string, response: ServerResponse): Promise<void> {
     const { client, manifest: known } = this.#options;
     const { type, body } =
       digest === known.digest ? known : await readManifest(await client.get(`manifests/${digest}`), digest);
-    checkManifest(body, this.#options);
+    this.#total = checkManifest(body, this.#options);
     response.writeHead(200, { "content-type": type, "docker-content-digest": digest });
     response.end(body);
   }
 
   async blob(digest: string, response: ServerResponse): Promise<void> {
-    const { client, maxBytes, maxLayers, onLayer } = this.#options;
+    const { client, maxBytes, maxLayers, onBytes, onLayer } = this.#options;
     this.#blobs += 1;
     // One is the configuration.
     if (this.#blobs > maxLayers + 1) throw tooManyLayers(maxLayers);
@@ -87,6 +90,7 @@ class Transfers {
     const counter = new Transform({
       transform: (chunk: Buffer, _encoding, done) => {
         this.#bytes += chunk.length;
+        onBytes(Math.min(this.#bytes, this.#total), this.#total);
         done(this.#bytes > maxBytes ? tooLarge(maxBytes) : null, chunk);
       },
     });
@@ -105,13 +109,15 @@ export async function readManifest(answer: RegistryAnswer, wanted: string | unde
   return { digest, type: answer.headers["content-type"] ?? "application/json", body };
 }
 
-/** @throws Error for a manifest beyond the limits, or with contents that are elsewhere */
-function checkManifest(body: Buffer, { maxBytes, maxLayers }: RegistryGateOptions): void {
+/** @returns the bytes of its layers. @throws Error for a manifest beyond the limits, or with contents that are elsewhere */
+function checkManifest(body: Buffer, { maxBytes, maxLayers }: RegistryGateOptions): number {
   const parsed: unknown = JSON.parse(body.toString());
   if (hasAddresses(parsed)) throw new Error("it has layers outside of its registry");
   const { data: { layers = [] } = {} } = layered.safeParse(parsed);
   if (layers.length > maxLayers) throw tooManyLayers(maxLayers);
-  if (layers.reduce((sum, { size }) => sum + size, 0) > maxBytes) throw tooLarge(maxBytes);
+  const bytes = layers.reduce((sum, { size }) => sum + size, 0);
+  if (bytes > maxBytes) throw tooLarge(maxBytes);
+  return bytes;
 }
 
 /** True when there is a field `urls` anywhere: a puller fetches from such addresses itself. */

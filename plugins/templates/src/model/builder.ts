@@ -1,6 +1,7 @@
 import type { BuildLog } from "./build-log.js";
 import type { BuildRequest } from "./build-request.js";
 import type { BuildResult } from "./build-context.js";
+import type { TransferReport } from "./transfer.js";
 import type { Layers } from "./layer.js";
 
 /** The finished build of a template that another one starts from. */
@@ -15,6 +16,8 @@ export interface BuildSurroundings {
   readonly signal: AbortSignal;
   /** Takes every line, the first and the last one included. */
   readonly log: BuildLog;
+  /** Takes how far the pull of an image has come. */
+  readonly report?: TransferReport;
   readonly layers: Layers;
   /**
    * Finds the template of a `[namespace/]name[:tag]` for the tenant of the build.

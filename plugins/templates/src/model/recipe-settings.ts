@@ -2,17 +2,18 @@ import { z } from "zod";
 
 const line = z.string().min(1);
 
+/** A root of Debian packages. */
+export const debianBase = z.strictObject({
+  suite: z.string().regex(/^[a-z][a-z0-9-]*$/, "expected a suite of Debian, such as trixie"),
+  packages: z
+    .array(z.string().regex(/^[a-z0-9][a-z0-9+.-]+$/, "expected the name of a Debian package"))
+    .default([]),
+});
+
 const base = z.union([
   z.strictObject({ image: line.describe("Reference of an OCI image, `docker.io/library/debian:12`") }),
   z.strictObject({
-    debian: z
-      .strictObject({
-        suite: z.string().regex(/^[a-z][a-z0-9-]*$/, "expected a suite of Debian, such as trixie"),
-        packages: z
-          .array(z.string().regex(/^[a-z0-9][a-z0-9+.-]+$/, "expected the name of a Debian package"))
-          .default([]),
-      })
-      .describe("A root of Debian packages, made by mmdebstrap"),
+    debian: debianBase.describe("A root of Debian packages, made by mmdebstrap"),
   }),
   z.strictObject({ template: line.describe("Another template") }),
   z.strictObject({

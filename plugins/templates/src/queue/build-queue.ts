@@ -7,6 +7,7 @@ import type { BuildLog } from "../model/build-log.js";
 import type { BuildRequest } from "../model/build-request.js";
 import type { BuildResult } from "../model/build-context.js";
 import type { Builder } from "../model/builder.js";
+import type { Transfer } from "../model/transfer.js";
 import type { ImageKeeper } from "../store/image-keeper.js";
 import type { TemplatesStore } from "../store/templates-store.js";
 import type { TemplatesConfig } from "../templates-config.js";
@@ -31,6 +32,8 @@ interface RunningBuild {
   readonly log: BuildLogWriter;
   readonly aborting: AbortController;
   readonly done: Promise<void>;
+  /** Of the image that it pulls, or has pulled. */
+  transfer: Transfer | undefined;
 }
 
 const CANCELLED = "build was cancelled";
@@ -77,12 +80,17 @@ export class BuildQueue {
       .then(() => this.#tidy(request))
       .catch((error: unknown) => log.error({ build: buildId, err: error }, "a build was not recorded"))
       .finally(() => this.#running.delete(buildId));
-    this.#running.set(buildId, { log: lines, aborting, done });
+    this.#running.set(buildId, { log: lines, aborting, done, transfer: undefined });
   }
 
   /** Resolves when a build has ended, at once for one that is not running. */
   async ended(buildId: string): Promise<void> {
     await this.#running.get(buildId)?.done;
+  }
+
+  /** How far the pull of a running build has come. */
+  transferOf(buildId: string): Transfer | undefined {
+    return this.#running.get(buildId)?.transfer;
   }
 
   /** Writes the entries of a running build that wait. */
@@ -155,6 +163,10 @@ export class BuildQueue {
         onEntry?.(entry);
       },
       layers,
+      report: (transfer) => {
+        const running = this.#running.get(request.buildId);
+        if (running !== undefined) running.transfer = transfer;
+      },
       findTemplate: (reference) => {
         const source = catalog.source(parseTemplateReference(reference), tenant);
         layers.hold(source.image);

@@ -29,6 +29,7 @@ async function open(context: TestContext) {
       args,
       clock: fakeClock(Date.now()),
       dataDir: () => join(dataDir, "templates"),
+      server: () => assert.fail("it speaks to no server"),
       whileStopped: async (use) => use(server.resolve(Backends)),
       print: (line) => printed.push(line),
       printTable: (_, table) => rows.push(...table),

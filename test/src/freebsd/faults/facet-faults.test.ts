@@ -166,6 +166,7 @@ describe("what a jail can do beside running, on a host that fails", { skip }, ()
         args,
         clock: fakeClock(),
         dataDir: () => dataDir,
+        server: () => assert.fail("it speaks to no server"),
         whileStopped: () => assert.fail("it may run beside a server"),
         print: () => undefined,
         printTable: () => undefined,

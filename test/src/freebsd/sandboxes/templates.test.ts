@@ -40,6 +40,7 @@ describe("coppice jail-template, on a FreeBSD host", { skip }, () => {
       args,
       clock: fakeClock(),
       dataDir: () => dataDir,
+      server: () => assert.fail("it speaks to no server"),
       whileStopped: () => assert.fail("it may run beside a server"),
       print: (line) => printed.push(line),
       printTable: () => undefined,

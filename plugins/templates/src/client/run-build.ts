@@ -1,0 +1,93 @@
+import { setTimeout as pause } from "node:timers/promises";
+import type { ServerClient, VerbContext } from "@coppice/core";
+import { z } from "zod";
+import { type Progress, ProgressLine, transferProgress } from "./progress-line.js";
+import { EXIT_INTERRUPTED, withInterrupt } from "./with-interrupt.js";
+
+/** A build as the command line asks for it. */
+export interface WantedBuild {
+  /** Body of `POST /v3/templates`. */
+  readonly request: object;
+  /** Makes the body of the start, after everything that it needs was uploaded. */
+  readonly prepare: (template: BuildTarget) => Promise<object>;
+}
+
+/** A requested build. */
+export interface BuildTarget {
+  readonly server: ServerClient;
+  readonly templateId: string;
+  readonly show: (progress: Progress) => void;
+  readonly signal: AbortSignal;
+}
+
+const POLL_MS = 200;
+const STEP = /^(?:CACHED )?\[builder (\d+)\/(\d+)\] (?!\[std)(.*?)(?: \[[0-9a-f]{64}\])?$/s;
+const LONGEST_STEP = 60;
+
+const requested = z.object({ templateID: z.string(), buildID: z.string() });
+const status = z.object({
+  status: z.string(),
+  logEntries: z.array(z.object({ message: z.string() })),
+  reason: z.object({ message: z.string() }).optional(),
+  progress: z
+    .object({
+      phase: z.enum(["packing", "pulling", "pushing"]),
+      done: z.number(),
+      total: z.number().optional(),
+    })
+    .optional(),
+});
+
+/** Builds a template on a server, and prints its log. Ctrl-C cancels the build. @returns the exit code */
+export async function runBuild(
+  server: ServerClient,
+  { print }: Pick<VerbContext<unknown>, "print">,
+  { request, prepare }: WantedBuild,
+): Promise<number> {
+  return withInterrupt(async (signal) => {
+    using line = new ProgressLine(print);
+    const show = (progress: Progress): void => line.show(progress);
+    const asked = await server.request({ method: "POST", path: "/v3/templates", body: request, signal });
+    const { templateID, buildID } = requested.parse(await asked.json());
+    const path = `/templates/${templateID}/builds/${buildID}`;
+    const cancel = async (): Promise<void> => {
+      await server.request({ method: "POST", path: `${path}/cancel` });
+    };
+    try {
+      const body = await prepare({ server, templateId: templateID, show, signal });
+      await server.request({ method: "POST", path: `/v2${path}`, body, signal });
+    } catch (error) {
+      await cancel().catch(() => undefined);
+      if (signal.aborted) return EXIT_INTERRUPTED;
+      throw error;
+    }
+    let isCancelled = false;
+    for (let offset = 0; ;) {
+      if (signal.aborted && !isCancelled) {
+        isCancelled = true;
+        await cancel();
+      }
+      const answer = await server.request({ path: `${path}/status?level=info&logsOffset=${offset}` });
+      const { status: state, logEntries, reason, progress } = status.parse(await answer.json());
+      for (const { message } of logEntries) {
+        line.print(message);
+        const [, number, count, text = ""] = STEP.exec(message) ?? [];
+        if (number === undefined) continue;
+        // The step of that number has only begun.
+        const [done, total] = [Number(number) - 1, Number(count)];
+        show({ what: `step ${number} of ${count}`, done, total, text: text.slice(0, LONGEST_STEP) });
+      }
+      offset += logEntries.length;
+      if (logEntries.length > 0) continue;
+      if (state === "ready") return 0;
+      if (state === "error") {
+        line[Symbol.dispose]();
+        process.stderr.write(`coppice: the build has failed: ${reason?.message}\n`);
+        return isCancelled ? EXIT_INTERRUPTED : 1;
+      }
+      if (progress !== undefined && progress.done !== progress.total)
+        show(transferProgress({ ...progress, total: progress.total }));
+      await pause(POLL_MS);
+    }
+  });
+}

@@ -1,0 +1,123 @@
+import { mkdtemp, readFile, rm, stat } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { parseArgs } from "node:util";
+import { messageOf, SandboxError, type VerbAction } from "@coppice/core";
+import { BUILD_OPTIONS, BUILD_USAGE, requestOf } from "../client/build-options.js";
+import { findFiles, readIgnored } from "../client/folder-files.js";
+import { packFolder } from "../client/pack-folder.js";
+import { type BuildTarget, runBuild } from "../client/run-build.js";
+import { uploadArchive } from "../client/upload-archive.js";
+import type { BuildBase } from "../model/build-request.js";
+import { asInDocker } from "../recipes/as-in-docker.js";
+import { parseDockerfile } from "../recipes/dockerfile.js";
+import { type Recipe, readRecipe } from "../recipes/recipe.js";
+import type { TemplatesConfig } from "../templates-config.js";
+
+/** What a folder or a recipe says. */
+type Source = Omit<Recipe, "digest">;
+
+/** Names of a folder's Dockerfile, the first one that there is. */
+const DOCKERFILES = ["e2b.Dockerfile", "Dockerfile"];
+
+/** Builds a template of a folder with a Dockerfile, or of a recipe, on a running server. */
+export const templateBuild: VerbAction<TemplatesConfig> = {
+  usage: `<name[:tag]> <folder or recipe.yaml> [--file Dockerfile] [--start-cmd command] [--ready-cmd command] ${BUILD_USAGE}`,
+  async run(context) {
+    const { values, positionals } = parseArgs({
+      args: [...context.args],
+      allowPositionals: true,
+      options: {
+        ...BUILD_OPTIONS,
+        "file": { type: "string" },
+        "start-cmd": { type: "string" },
+        "ready-cmd": { type: "string" },
+      },
+    });
+    const [name, path, ...others] = positionals;
+    if (name === undefined || path === undefined || others.length > 0)
+      throw new SandboxError("usage_invalid", "name a template, and a folder or a recipe");
+    const request = requestOf(name, values);
+    const source = await readSource(path, values.file).catch((error: unknown) => {
+      throw new SandboxError("template_unusable", messageOf(error), { cause: error });
+    });
+    return runBuild(context.server(values), context, {
+      request,
+      prepare: async (target) => ({
+        ...bodyOf(source.base),
+        steps: await withArchives(source, target),
+        startCmd: values["start-cmd"] ?? source.startCommand,
+        readyCmd: values["ready-cmd"] ?? source.readyCommand,
+        force: values["no-cache"],
+      }),
+    });
+  },
+};
+
+async function readSource(path: string, file: string | undefined): Promise<Source> {
+  if (!(await stat(path)).isDirectory()) return readRecipe(path);
+  const { image, steps, startCommand } = parseDockerfile(await readDockerfile(path, file));
+  if (image === undefined) throw new Error("the Dockerfile has no FROM");
+  return {
+    folder: path,
+    base: { kind: "image", reference: image, credentials: undefined },
+    steps: asInDocker(steps),
+    startCommand,
+    readyCommand: undefined,
+  };
+}
+
+async function readDockerfile(folder: string, file: string | undefined): Promise<string> {
+  if (file !== undefined) return readFile(file, "utf8");
+  for (const name of DOCKERFILES) {
+    const text = await readFile(join(folder, name), "utf8").catch((error: unknown) => {
+      if ((error as NodeJS.ErrnoException).code === "ENOENT") return undefined;
+      throw error;
+    });
+    if (text !== undefined) return text;
+  }
+  throw new Error(`${folder} has no ${DOCKERFILES.join(" and no ")}`);
+}
+
+function bodyOf(base: BuildBase): object {
+  switch (base.kind) {
+    case "image":
+      return { fromImage: base.reference };
+    case "template":
+      return { fromTemplate: base.reference };
+    case "debian":
+      return { fromDebian: { suite: base.suite, packages: base.packages } };
+    case "directory":
+      throw new SandboxError(
+        "template_unusable",
+        "only the configuration of a server can name a directory of its host",
+      );
+  }
+}
+
+/** The steps with the archives that they need, which are uploaded. */
+async function withArchives({ folder, steps }: Source, target: BuildTarget): Promise<readonly object[]> {
+  if (folder === undefined) return steps;
+  const ignored = await readIgnored(folder);
+  const directory = await mkdtemp(join(tmpdir(), "coppice-copy-"));
+  try {
+    const made: object[] = [];
+    for (const step of steps) {
+      if (step.type !== "COPY") {
+        made.push(step);
+        continue;
+      }
+      const [source = ""] = step.args;
+      const files = await findFiles(folder, source, ignored);
+      if (files.length === 0)
+        throw new SandboxError("template_unusable", `COPY: the folder has no '${source}'`);
+      const archive = join(directory, "files.tar.gz");
+      const packed = await packFolder({ folder, files, of: step.args }, archive, target.signal);
+      await uploadArchive(target, packed);
+      made.push({ ...step, filesHash: packed.hash });
+    }
+    return made;
+  } finally {
+    await rm(directory, { recursive: true, force: true });
+  }
+}
