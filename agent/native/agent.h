@@ -22,6 +22,7 @@ enum {
   OBJECTS_LIMIT = 8192,
   FILES_LIMIT = 256,
   GROUPS_LIMIT = 64,
+  SHARED_PIPE_BYTES = 1024 * 1024,
 };
 
 /** An object named by an id of the server. Freed at the end of the turn in which `is_dead` was set. */
@@ -46,6 +47,11 @@ struct kind {
   /** Names the descriptors to wait for. */
   void (*prepare)(struct object *object);
   void (*ready)(struct object *object, int role, short events);
+  /**
+   * Names a descriptor for the server to take, which stays open until the server ends the input or releases the id.
+   * @return -1 without one.
+   */
+  int (*share)(struct object *object);
 };
 extern const struct kind process_kind, reader_kind, writer_kind, listing_kind, removal_kind, watcher_kind, dial_kind;
 

@@ -138,4 +138,12 @@ static void dial_free(struct object *object) {
   sink_close(&((struct dial *)object)->input);
 }
 
-const struct kind dial_kind = {1024, dial_free, dial_input, dial_end_input, dial_pump, dial_prepare, dial_ready};
+const struct kind dial_kind = {
+    1024,
+    .free = dial_free,
+    .input = dial_input,
+    .end_input = dial_end_input,
+    .pump = dial_pump,
+    .prepare = dial_prepare,
+    .ready = dial_ready,
+};

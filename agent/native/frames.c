@@ -171,6 +171,7 @@ bool parse_request(uint8_t type, uint32_t id, uint8_t *payload, uint32_t length,
     case INPUT_END:
     case DISCARD:
     case RELEASE:
+    case SHARE:
     case END:
     case STAT:
     case OPEN:

@@ -17,6 +17,8 @@ enum {
   IDENTITY_GROUPS_LIMIT = 64,
   METADATA_LIMIT = 128,
   PATH_LIMIT = 4095,
+  // In the greeting, for servers that find an older agent: SHARE is known.
+  FEATURE_SHARE = 1,
 };
 
 enum request_type {
@@ -31,6 +33,7 @@ enum request_type {
   DISCARD = 0x09,
   RELEASE = 0x0a,
   END = 0x0b,
+  SHARE = 0x0c,
   ACCOUNT = 0x10,
   STAT = 0x20,
   LIST = 0x21,
@@ -59,6 +62,7 @@ enum reply_type {
   REPLY_INPUT_CLOSED = 0x8b,
   REPLY_SIGNALLED = 0x8c,
   REPLY_RELEASED = 0x8d,
+  REPLY_SHARED = 0x8e,
   REPLY_ACCOUNT = 0x90,
   REPLY_INFO = 0xa0,
   REPLY_ENTRIES = 0xa1,

@@ -144,6 +144,12 @@ int platform_is_network(int fd) {
   return 0;
 }
 
+// The system does so by itself.
+void platform_widen_pipe(int fd, int bytes) {
+  (void)fd;
+  (void)bytes;
+}
+
 int platform_change_mode(int fd, mode_t mode) { return fchmodat(fd, "", mode, AT_EMPTY_PATH); }
 
 // --- identity: it belongs to the whole process, so there must be only one thread

@@ -113,6 +113,8 @@ int platform_is_network(int fd) {
   return 0;
 }
 
+void platform_widen_pipe(int fd, int bytes) { fcntl(fd, F_SETPIPE_SZ, bytes); }
+
 int platform_change_mode(int fd, mode_t mode) {
   return chmod(path_to(fd), mode);
 }

@@ -210,6 +210,7 @@ static void connected(int fd) {
   put_u32(&frame, PROTOCOL_MAGIC);
   put_u16(&frame, PROTOCOL_VERSION);
   put_u32(&frame, (uint32_t)getpid());
+  put_u32(&frame, FEATURE_SHARE);
   finish_frame(&frame);
 }
 
@@ -278,6 +279,9 @@ static void use_object(const struct request *request) {
       break;
     case DISCARD:
       if (is_process) process_discard(object);
+      break;
+    case SHARE:
+      send_u32(REPLY_SHARED, request->id, (uint32_t)(kind->share ? kind->share(object) : -1));
       break;
     case RELEASE:
       if (is_process) process_release(object);

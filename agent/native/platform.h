@@ -46,6 +46,9 @@ int platform_link(int fd, int directory, const char *name);
 /** True for any descriptor on NFS, SMB or FUSE. @return 1, 0, or -1 with errno. */
 int platform_is_network(int fd);
 
+/** Makes the buffer of a pipe larger, as far as the system lets it. */
+void platform_widen_pipe(int fd, int bytes);
+
 /** chmod(2) for the file of any descriptor. */
 int platform_change_mode(int fd, mode_t mode);
 

@@ -32,6 +32,8 @@ struct process {
   // State of a start through another program (see entry.h); NULL without one and after the start.
   struct entry *entry;
   struct sink input;
+  // A duplicate of its descriptor that was shared with the server; 0 for none.
+  int shared;
   struct source output, error_output;
   struct kept kept;
   uint32_t left;
@@ -321,6 +323,11 @@ static void close_input(struct process *process, bool is_told) {
   process->is_input_closed_due = is_told;
 }
 
+static void close_shared(struct process *process) {
+  if (process->shared > 0) close(process->shared);
+  process->shared = 0;
+}
+
 static void flush_input(struct process *process) {
   if (process->input.fd < 0) return;
   if (!sink_flush(&process->input)) {
@@ -353,7 +360,20 @@ static void process_end_input(struct object *object) {
     if (input->taken > 0) input->taken--;
   }
   input->is_ending = true;
+  close_shared(process);
   flush_input(process);
+}
+
+/** A duplicate, because the program may close its input before the server has taken this. */
+static int process_share(struct object *object) {
+  struct process *process = (struct process *)object;
+  const struct sink *input = &process->input;
+  // Bytes that wait here come first.
+  if (input->fd < 0 || input->is_ending || input->length > 0 || process->has_terminal || process->shared > 0) return -1;
+  int fd = fcntl(input->fd, F_DUPFD_CLOEXEC, 3);
+  if (fd < 0) return -1;
+  platform_widen_pipe(fd, SHARED_PIPE_BYTES);
+  return process->shared = fd;
 }
 
 void process_paid(struct object *object, uint32_t bytes) { kept_pay(&((struct process *)object)->kept, bytes); }
@@ -475,6 +495,7 @@ void process_disconnected(struct object *object) {
   if (process->entry != NULL) process->entry->is_awaited = false;
   process->is_exit_sent = process->is_end_sent = false;
   process->is_announced = false;
+  close_shared(process);
   process->is_input_closed_due = process->input.fd < 0;
   // The next server counts from 0, so bytes that are still buffered reduce its window.
   process->input.taken = 0;
@@ -521,11 +542,19 @@ static void process_free(struct object *object) {
   struct process *process = (struct process *)object;
   if (process->entry != NULL) entry_free(process->entry);
   sink_close(&process->input);
+  close_shared(process);
   end_output(process);
   kept_free(&process->kept);
   free(process->label);
 }
 
 const struct kind process_kind = {
-    4096, process_free, process_input, process_end_input, process_pump, process_prepare, process_ready,
+    4096,
+    .free = process_free,
+    .input = process_input,
+    .end_input = process_end_input,
+    .pump = process_pump,
+    .prepare = process_prepare,
+    .ready = process_ready,
+    .share = process_share,
 };

@@ -12,11 +12,15 @@ export function agentBinary(): string | undefined {
   const chosen = process.env["COPPICE_AGENT"];
   if (chosen === "none") return undefined;
   try {
-    const path =
-      chosen || join(TOOLCHAIN, readFileSync(join(TOOLCHAIN, "current"), "utf8").trim(), "coppice-agent");
+    const path = chosen || builtFile("coppice-agent");
     accessSync(path, constants.X_OK);
     return path;
   } catch {
     return undefined;
   }
+}
+
+/** Path of a file that set-up built in this checkout. @throws Error when set-up has not run. */
+export function builtFile(name: string): string {
+  return join(TOOLCHAIN, readFileSync(join(TOOLCHAIN, "current"), "utf8").trim(), name);
 }

@@ -5,10 +5,12 @@ import { readFailure } from "./wire/agent-error.js";
 import { AgentDial, DIAL_WINDOW_BYTES } from "./agent-dial.js";
 import { AgentFiles, type AgentFilesOptions, type Expected } from "./files/agent-files.js";
 import { AgentProcess, KEPT_WINDOW_BYTES, OUTPUT_WINDOW_BYTES } from "./agent-process.js";
+import type { ProcessDescriptors } from "./process-descriptors.js";
 import type { Channel, Link } from "./wire/channel.js";
 import { FrameReader } from "./wire/frame-reader.js";
 import { FrameWriter } from "./wire/frame-writer.js";
 import {
+  Feature,
   type Frame,
   INPUT_WINDOW_BYTES,
   MAGIC,
@@ -31,6 +33,8 @@ export interface AgentConnectionOptions extends AgentFilesOptions {
    * was closed.
    */
   readonly onEnd?: (() => Promise<void>) | undefined;
+  /** Refers to the process of the agent, where it is one of this host. Called once, when a descriptor is handed over. */
+  readonly openPeer?: (() => Promise<ProcessDescriptors | undefined>) | undefined;
   /** Awaited by `close` after the stream has ended. */
   readonly afterClose?: (() => Promise<void>) | undefined;
 }
@@ -39,6 +43,7 @@ const GREETING_TIMEOUT_MS = 5_000;
 const CLOSE_TIMEOUT_MS = 1_000;
 const END_TIMEOUT_MS = 5_000;
 const MAX_ADOPTED = 8_192;
+const PID_BYTES = 4;
 const LAST_ID = 0xffff_ffff;
 
 /**
@@ -59,6 +64,8 @@ export class AgentConnection {
   readonly #adopted: AgentProcess[] = [];
   readonly #greeting = Promise.withResolvers<void>();
   #hasGreeted = false;
+  #canShare = false;
+  #peer: Promise<ProcessDescriptors | undefined> | undefined;
   #isReady = false;
   #nextId = 1;
   #end: SandboxError | undefined;
@@ -78,6 +85,7 @@ export class AgentConnection {
     const closed = new Promise((resolve) => stream.once("close", resolve));
     this.closed = closed.then(async () => {
       this.#lose(unavailable("the agent is gone"));
+      (await this.#peer)?.close();
       if (this.#isReady) await options.onEnd?.();
     });
     stream.on("error", (error) => this.#lose(unavailable("the agent is gone", error)));
@@ -287,8 +295,13 @@ export class AgentConnection {
 
   #link(id: number): Link {
     let isOpen = true;
+    const canShare = (): boolean => isOpen && this.#canShare;
     return {
       id,
+      get canShare() {
+        return canShare();
+      },
+      takeDescriptor: (descriptor) => this.#takeDescriptor(descriptor),
       send: (type, payload) => {
         if (isOpen && this.#end === undefined) this.#writer.send(type, id, payload);
       },
@@ -301,6 +314,15 @@ export class AgentConnection {
         this.#writer.sendLater(Request.Release, id);
       },
     };
+  }
+
+  async #takeDescriptor(descriptor: number): Promise<number | undefined> {
+    this.#peer ??= Promise.resolve(this.#options.openPeer?.()).catch(() => undefined);
+    const peer = await this.#peer;
+    const taken = this.#end === undefined ? peer?.take(descriptor) : undefined;
+    // What the system forbids once it forbids again.
+    if (taken === undefined) this.#canShare = false;
+    return taken;
   }
 
   #takeId(): number {
@@ -343,6 +365,10 @@ export class AgentConnection {
       if (type !== Reply.Hello || id !== 0 || reader.u32() !== MAGIC) throw new ProtocolError("no greeting");
       const version = reader.u16();
       if (version !== VERSION) throw new ProtocolError(`version ${version}, not ${VERSION}`);
+      reader.skip(PID_BYTES);
+      // Absent in greetings of older agents, which this server may find.
+      const features = reader.isAtEnd ? 0 : reader.u32();
+      this.#canShare = this.#options.openPeer !== undefined && (features & Feature.Share) !== 0;
       this.#hasGreeted = true;
     } else if (type === Reply.Process && id !== 0) {
       this.#adopt(id, reader);

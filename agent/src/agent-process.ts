@@ -8,6 +8,8 @@ import {
   type Signal,
   type TerminalSize,
 } from "@coppice/core/backend";
+import { Handover } from "./handover/handover.js";
+import { SharedPipe } from "./handover/shared-pipe.js";
 import type { Channel, Link } from "./wire/channel.js";
 import { CreditedQueue } from "./wire/credited-queue.js";
 import { PayloadReader, PayloadWriter, ProtocolError, Reply, Request } from "./wire/frames.js";
@@ -17,6 +19,9 @@ import { cells } from "./wire/spawn-request.js";
 /** Bytes of output that a process may write before it is read, or for one whose output is kept, confirmed. */
 export const OUTPUT_WINDOW_BYTES = 262_144;
 export const KEPT_WINDOW_BYTES = 1_048_576;
+
+/** Input in pieces of this size goes through the pipe of the process itself, where it can be had. */
+const LARGE_INPUT_BYTES = 131_072;
 
 /** Facts about a process when it appears. */
 export interface ProcessFacts {
@@ -47,6 +52,8 @@ export class AgentProcess implements Process, Channel {
   readonly #link: Link;
   readonly #queue: CreditedQueue<Output>;
   readonly #input: InputWindow;
+  readonly #handover: Handover;
+  #pipe: Promise<SharedPipe | undefined> | undefined;
   readonly #signals: PromiseWithResolvers<string>[] = [];
   /** Frames of kept output that were not confirmed, oldest first. */
   #unconfirmed: { readonly endsAt: number; readonly cost: number }[] = [];
@@ -76,19 +83,25 @@ export class AgentProcess implements Process, Channel {
         forget: () => this.#forget(),
       };
     }
+    this.#handover = new Handover(link);
     this.#input = new InputWindow((data) => link.send(Request.Input, data), facts.inputWindowBytes);
     this.output = { [Symbol.asyncIterator]: () => this.#iterate(facts.grantedBytes === 0) };
   }
 
   async write(data: Uint8Array): Promise<void> {
     this.#requireInput();
-    await this.#input.write(data);
+    const isLarge = data.byteLength >= LARGE_INPUT_BYTES && this.#link.canShare && !this.hasTerminal;
+    if (isLarge) this.#pipe ??= this.#openPipe();
+    const pipe = await this.#pipe;
+    if (pipe === undefined) await this.#input.write(data);
+    else await pipe.write(data).catch(() => this.#loseInput());
   }
 
   async closeInput(): Promise<void> {
     if (!this.#hasInput || this.#hasEnded || this.#lost) return;
     this.#hasInput = false;
-    await this.#input.drainTo(Number.POSITIVE_INFINITY).catch(() => undefined);
+    const pipe = await this.#pipe;
+    await (pipe?.end() ?? this.#input.drainTo(Number.POSITIVE_INFINITY).catch(() => undefined));
     if (!this.#hasEnded && !this.#lost) this.#link.send(Request.InputEnd);
   }
 
@@ -145,9 +158,11 @@ export class AgentProcess implements Process, Channel {
         this.#input.taken(reader.u32());
         break;
       case Reply.InputClosed:
-        this.#hasInput = false;
-        this.#input.fail(noInput);
+        this.#failInput(noInput);
         break;
+      case Reply.Shared:
+        this.#handover.receive(payload);
+        return;
       case Reply.Signalled: {
         const answer = this.#signals.shift();
         if (answer === undefined) throw new ProtocolError("an answer to no signal");
@@ -165,7 +180,7 @@ export class AgentProcess implements Process, Channel {
   lost(reason: SandboxError, gone?: Promise<void>): void {
     this.#lost = reason;
     this.#queue.end();
-    this.#input.fail(() => reason);
+    this.#failInput(() => reason);
     for (const answer of this.#signals.splice(0)) answer.reject(reason);
     // A dead agent takes its processes along; one that was closed still has them.
     if (gone !== undefined) void gone.then(() => this.#end({ signal: "SIGKILL" }));
@@ -202,8 +217,7 @@ export class AgentProcess implements Process, Channel {
   #end(exit: Exit): void {
     if (this.#hasEnded) return;
     this.#hasEnded = true;
-    this.#hasInput = false;
-    this.#input.fail(noInput);
+    this.#failInput(noInput);
     this.#exit.resolve(exit);
     if (this.#lost) this.#closed.resolve();
   }
@@ -238,6 +252,25 @@ export class AgentProcess implements Process, Channel {
     this.#closed.resolve();
     this.#link.release();
     for (const answer of this.#signals.splice(0)) answer.reject(this.#notFound());
+  }
+
+  async #openPipe(): Promise<SharedPipe | undefined> {
+    // Earlier input comes first.
+    await this.#input.drainTo(0);
+    return SharedPipe.open(this.#handover);
+  }
+
+  /** The reading end is closed, or the agent is gone. */
+  #loseInput(): never {
+    this.#failInput(noInput);
+    throw this.#lost ?? noInput();
+  }
+
+  #failInput(failure: () => SandboxError): void {
+    this.#hasInput = false;
+    this.#input.fail(failure);
+    this.#handover.lost();
+    void this.#pipe?.then((pipe) => pipe?.destroy()).catch(() => undefined);
   }
 
   #requireInput(): void {

@@ -14,6 +14,9 @@ const STAND_INS = join(SOURCES, "testing");
 const FOLDER = join(TOOLCHAIN, "agent");
 /** A separate program, built on demand. */
 const APART = "fuzz-frames.c";
+/** An addon of Node, where the system has what it uses. */
+const ADDON = join("addon", "descriptors.c");
+const ADDON_FLAGS = ["-shared", "-fPIC"];
 /** The second where the first has no C library that can be linked statically. */
 const COMPILERS = ["cc", "musl-gcc"];
 const WARNINGS = ["-Wall", "-Wextra"];
@@ -30,7 +33,7 @@ const OWN_FLAGS = [...FLAGS, "-static"];
 
 async function sources() {
   const names = await readdir(SOURCES, { recursive: true });
-  const isPart = (name) => /\.[ch]$/.test(name) && !name.startsWith("testing/") && name !== APART;
+  const isPart = (name) => /\.[ch]$/.test(name) && !/^(addon|testing)\//.test(name) && name !== APART;
   return names.filter(isPart).sort();
 }
 
@@ -80,7 +83,7 @@ async function compile({ compiler: [program, ...words], env = process.env }, inp
 export async function ensureAgent() {
   if (!SYSTEMS.includes(process.platform)) return undefined;
   const names = await sources();
-  const digest = await digestOf(names);
+  const digest = await digestOf([...names, ADDON]);
   const folder = join(FOLDER, digest);
   const binary = join(folder, "coppice-agent");
   if (!existsSync(binary)) {
@@ -95,6 +98,13 @@ export async function ensureAgent() {
     await mkdir(folder, { recursive: true });
     const build = () => compile({ compiler: [compiler, ...OWN_FLAGS] }, inputsIn(SOURCES, names), binary);
     await told(`Building the agent with ${compiler}`, build);
+    if (process.platform === "linux") {
+      await compile(
+        { compiler: [compiler, ...FLAGS, ...ADDON_FLAGS] },
+        [join(SOURCES, ADDON)],
+        join(folder, "descriptors.node"),
+      );
+    }
   }
   await select(digest);
   return binary;

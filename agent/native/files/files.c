@@ -119,9 +119,15 @@ void files_read(struct object *object, uint64_t offset, uint32_t length) {
   finish_frame(&frame);
 }
 
+static int reader_share(struct object *object) {
+  int fd = ((struct file_reader *)object)->fd;
+  // A read of such a file may wait for a server without end, and the host's threads with it.
+  return platform_is_network(fd) == 0 ? fd : -1;
+}
+
 static void reader_free(struct object *object) { close(((struct file_reader *)object)->fd); }
 
-const struct kind reader_kind = {FILES_LIMIT, .free = reader_free};
+const struct kind reader_kind = {FILES_LIMIT, .free = reader_free, .share = reader_share};
 
 // --- changing
 

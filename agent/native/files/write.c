@@ -9,12 +9,16 @@
 #include "../platform.h"
 #include "files.h"
 
+enum { ROLE_SHARED = 0 };
+
 struct file_writer {
   struct object object;
   int fd;
   // Location of the temporary name; none when `directory` is -1.
   int directory;
   char temporary[64];
+  // A pipe that the server writes to in place of sending frames; -1 without one.
+  int pipe[2];
   int error;
   struct account actor, owner;
   bool has_metadata;
@@ -213,7 +217,7 @@ static bool keep_request(struct file_writer *writer, const struct request *reque
 void start_writing(uint32_t id, const struct request *request, const struct account *actor, const struct account *owner) {
   struct file_writer *writer = add_object(sizeof *writer, &writer_kind, id);
   if (writer == NULL) return send_error(id, STAGE_FILE, EMFILE, "");
-  writer->fd = writer->directory = -1;
+  writer->fd = writer->directory = writer->pipe[0] = writer->pipe[1] = -1;
   writer->actor = *actor;
   writer->owner = *owner;
   int error = keep_request(writer, request) ? open_staged(writer) : ENOMEM;
@@ -229,6 +233,39 @@ static void writer_input(struct object *object, const uint8_t *data, uint32_t le
   if (error == 0) return send_u32(REPLY_TAKEN, object->id, length);
   send_error(object->id, STAGE_FILE, error, "");
   object->is_dead = true;
+}
+
+static int writer_share(struct object *object) {
+  struct file_writer *writer = (struct file_writer *)object;
+  if (writer->pipe[1] >= 0 || pipe2(writer->pipe, O_CLOEXEC | O_NONBLOCK) < 0) return -1;
+  platform_widen_pipe(writer->pipe[0], SHARED_PIPE_BYTES);
+  return writer->pipe[1];
+}
+
+/** Moves bytes from the pipe into the file. @return false without any. */
+static bool move_shared(struct file_writer *writer) {
+  static uint8_t bytes[PAYLOAD_LIMIT];
+  ssize_t count = writer->pipe[0] < 0 ? 0 : read(writer->pipe[0], bytes, sizeof bytes);
+  if (count > 0 && writer->error == 0) writer->error = write_all(writer->fd, bytes, (size_t)count);
+  return count > 0;
+}
+
+static void writer_prepare(struct object *object) {
+  struct file_writer *writer = (struct file_writer *)object;
+  if (writer->pipe[0] >= 0 && writer->error == 0) watch_descriptor(writer->pipe[0], POLLIN, object, ROLE_SHARED);
+}
+
+static void writer_ready(struct object *object, int role, short events) {
+  (void)role, (void)events;
+  move_shared((struct file_writer *)object);
+}
+
+static bool writer_pump(struct object *object) {
+  struct file_writer *writer = (struct file_writer *)object;
+  if (writer->error == 0 || room() < REPLY_BYTES) return false;
+  send_error(object->id, STAGE_FILE, writer->error, "");
+  object->is_dead = true;
+  return false;
 }
 
 /** Renames the finished file to its place, atomically. */
@@ -295,7 +332,9 @@ static int finish_staged(struct file_writer *writer) {
 
 static void writer_commit(struct object *object) {
   struct file_writer *writer = (struct file_writer *)object;
-  int error = act(&writer->actor);
+  while (move_shared(writer)) continue;
+  int error = writer->error;
+  if (error == 0) error = act(&writer->actor);
   if (error == 0) error = finish_staged(writer);
   send_info(object->id, error, writer->path);
   platform_act_as_self();
@@ -309,8 +348,14 @@ static void writer_free(struct object *object) {
     close(writer->directory);
   }
   if (writer->fd >= 0) close(writer->fd);
+  for (unsigned end = 0; end < 2; end++) {
+    if (writer->pipe[end] >= 0) close(writer->pipe[end]);
+  }
   free(writer->path);
   free(writer->attributes);
 }
 
-const struct kind writer_kind = {FILES_LIMIT, .free = writer_free, .input = writer_input, .end_input = writer_commit};
+const struct kind writer_kind = {
+    FILES_LIMIT,           .free = writer_free,       .input = writer_input, .end_input = writer_commit,
+    .pump = writer_pump,   .prepare = writer_prepare, .ready = writer_ready, .share = writer_share,
+};

@@ -1,7 +1,16 @@
-import { type FileInfo, type OpenFile, type ReadOptions, SandboxError } from "@coppice/core/backend";
+import { close } from "node:fs";
+import {
+  type FileInfo,
+  type OpenFile,
+  type PositionalReads,
+  type ReadOptions,
+  SandboxError,
+} from "@coppice/core/backend";
+import { DirectFile, isPlainFile } from "../handover/direct-file.js";
+import { Handover } from "../handover/handover.js";
 import { fileError, readFailure } from "../wire/agent-error.js";
 import type { Channel, Link } from "../wire/channel.js";
-import { PayloadWriter, ProtocolError, Reply, Request } from "../wire/frames.js";
+import { PayloadWriter, ProtocolError, Reply, Request, Stage } from "../wire/frames.js";
 
 const CHUNK_BYTES = 65_536;
 /** Concurrent reads. */
@@ -11,6 +20,8 @@ const READ_AHEAD = 4;
 export class AgentFile implements Channel, OpenFile {
   readonly #link: Link;
   readonly #reads: { readonly length: number; readonly answer: PromiseWithResolvers<Buffer> }[] = [];
+  readonly #handover: Handover;
+  #direct: Promise<DirectFile | undefined> | undefined;
   #lost: SandboxError | undefined;
   #isClosed = false;
 
@@ -19,6 +30,12 @@ export class AgentFile implements Channel, OpenFile {
     readonly info: FileInfo,
   ) {
     this.#link = link;
+    this.#handover = new Handover(link);
+  }
+
+  async direct(): Promise<PositionalReads | undefined> {
+    this.#direct ??= this.#openDirect();
+    return this.#direct;
   }
 
   async *content({
@@ -58,10 +75,16 @@ export class AgentFile implements Channel, OpenFile {
     this.#isClosed = true;
     const closed = new SandboxError("file_closed", "the file is closed");
     for (const { answer } of this.#reads.splice(0)) answer.reject(closed);
+    this.#handover.lost();
+    (await this.#direct)?.close(closed);
     this.#link.release();
   }
 
   receive(type: number, payload: Buffer): void {
+    if (type === Reply.Shared) {
+      this.#handover.receive(payload);
+      return;
+    }
     const read = this.#reads.shift();
     if (read === undefined) throw new ProtocolError("an answer to no read");
     if (payload.byteLength > read.length && type === Reply.Output)
@@ -74,7 +97,23 @@ export class AgentFile implements Channel, OpenFile {
 
   lost(reason: SandboxError): void {
     this.#lost = reason;
+    this.#handover.lost();
+    // The file system of a sandbox that has ended must not stay in use.
+    void this.#direct?.then((direct) => direct?.close(reason));
     for (const { answer } of this.#reads.splice(0)) answer.reject(reason);
+  }
+
+  async #openDirect(): Promise<DirectFile | undefined> {
+    const descriptor = await this.#handover.take();
+    if (descriptor === undefined) return undefined;
+    const isUsable = await isPlainFile(descriptor).catch(() => false);
+    if (isUsable && !this.#isClosed && this.#lost === undefined) {
+      return new DirectFile(descriptor, (error) =>
+        fileError({ stage: Stage.File, code: error.code ?? "", detail: "" }, "read", this.info.path),
+      );
+    }
+    close(descriptor);
+    return undefined;
   }
 
   async #read(offset: number, length: number): Promise<Buffer> {

@@ -1,7 +1,6 @@
 import {
   type FileInfo,
   type Files,
-  type OpenFile,
   SandboxError,
   type WatchEvent,
   type WatchOptions,
@@ -59,7 +58,6 @@ export interface FileChange {
 const WRITE_IN_PLACE_LIMIT = 131_072;
 /** Maximum of `writeInPlaceLimit`: the frame also holds the path and metadata. */
 export const MOST_IN_PLACE_BYTES = 245_760;
-const BLOCK_BYTES = 65_536;
 const NEW_FILE_MODE = 0o644;
 const MAX_PATH_BYTES = 4_095;
 const HAS_METADATA = 1;
@@ -90,7 +88,7 @@ export class AgentFiles implements Files {
     yield* listing.entries();
   }
 
-  async read(path: string): Promise<OpenFile> {
+  async read(path: string): Promise<AgentFile> {
     const payload = this.#payload(path).finish();
     const opened = infoOf(path, (failure) => openError(failure, path));
     return this.#requests.begin(Request.Open, payload, opened, (link, info) => new AgentFile(link, info));
@@ -102,7 +100,6 @@ export class AgentFiles implements Files {
     const held: Uint8Array[] = [];
     let heldBytes = 0;
     let staged: StagedWrite | undefined;
-    const block = new Block();
     try {
       for await (const chunk of data) {
         heldBytes += chunk.byteLength;
@@ -113,12 +110,11 @@ export class AgentFiles implements Files {
         }
         if (staged === undefined) {
           staged = this.#stage(path, options);
-          for (const each of held.splice(0)) for (const full of block.add(each)) await staged.write(full);
+          for (const each of held.splice(0)) await staged.write(each);
         }
-        for (const full of block.add(chunk)) await staged.write(full);
+        await staged.write(chunk);
       }
       if (staged === undefined) return await this.#writeInPlace(path, Buffer.concat(held), options);
-      await staged.write(block.rest());
       return await staged.commit();
     } catch (error) {
       staged?.abort();
@@ -226,29 +222,6 @@ export class AgentFiles implements Files {
     }
     const errorOf = (failure: Failure): SandboxError => changeError(failure, "write", path, options);
     return this.#requests.ask(Request.Write, payload.finish(), infoOf(path, errorOf));
-  }
-}
-
-/** Gathers chunks of any size into fixed-size blocks. */
-class Block {
-  #bytes = Buffer.allocUnsafeSlow(BLOCK_BYTES);
-  #length = 0;
-
-  *add(chunk: Uint8Array): Generator<Buffer, undefined> {
-    for (let start = 0; start < chunk.byteLength;) {
-      const piece = chunk.subarray(start, start + BLOCK_BYTES - this.#length);
-      this.#bytes.set(piece, this.#length);
-      this.#length += piece.byteLength;
-      start += piece.byteLength;
-      if (this.#length === BLOCK_BYTES) yield this.rest();
-    }
-  }
-
-  rest(): Buffer {
-    const full = this.#bytes.subarray(0, this.#length);
-    this.#bytes = Buffer.allocUnsafeSlow(BLOCK_BYTES);
-    this.#length = 0;
-    return full;
   }
 }
 

@@ -1,4 +1,6 @@
 import { type FileInfo, SandboxError } from "@coppice/core/backend";
+import { Handover } from "../handover/handover.js";
+import { SharedPipe } from "../handover/shared-pipe.js";
 import { type Failure, readFailure } from "../wire/agent-error.js";
 import type { Channel, Link } from "../wire/channel.js";
 import { readFileInfo } from "../wire/file-info.js";
@@ -6,6 +8,7 @@ import { PayloadReader, ProtocolError, Reply, Request, readWhole } from "../wire
 import { InputWindow } from "../wire/input-window.js";
 
 const UNDER_WAY_BYTES = 131_072;
+const BLOCK_BYTES = 65_536;
 
 /** A file write that becomes visible only when it is complete. */
 export class StagedWrite implements Channel {
@@ -13,6 +16,9 @@ export class StagedWrite implements Channel {
   readonly #path: string;
   readonly #errorOf: (failure: Failure) => SandboxError;
   readonly #input: InputWindow;
+  readonly #block = new Block();
+  readonly #handover: Handover;
+  #pipe: Promise<SharedPipe | undefined> | undefined;
   readonly #done = Promise.withResolvers<FileInfo>();
 
   constructor(link: Link, path: string, errorOf: (failure: Failure) => SandboxError) {
@@ -20,18 +26,30 @@ export class StagedWrite implements Channel {
     this.#path = path;
     this.#errorOf = errorOf;
     this.#input = new InputWindow((data) => link.send(Request.Input, data));
+    this.#handover = new Handover(link);
     // The caller gets the error from `write` or `commit`.
     this.#done.promise.catch(() => undefined);
   }
 
-  /** Resolves when there is room for more. The data must not change afterwards. @throws SandboxError */
+  /** Resolves when there is room for more. The data may change afterwards. @throws SandboxError */
   async write(data: Uint8Array): Promise<void> {
-    await this.#input.send(data);
-    await this.#input.drainTo(UNDER_WAY_BYTES);
+    this.#pipe ??= SharedPipe.open(this.#handover);
+    const pipe = await this.#pipe;
+    if (pipe === undefined) {
+      for (const full of this.#block.add(data)) await this.#send(full);
+      return;
+    }
+    await pipe.write(data).catch(async (error: unknown) => {
+      // The agent closes the pipe when it fails, and says why.
+      await this.#done.promise;
+      throw error;
+    });
   }
 
   /** Completes the file. @throws SandboxError */
   async commit(): Promise<FileInfo> {
+    const rest = this.#block.rest();
+    if (rest.byteLength > 0) await this.#send(rest);
     this.#link.send(Request.InputEnd);
     return this.#done.promise;
   }
@@ -39,10 +57,13 @@ export class StagedWrite implements Channel {
   /** Discards the file. */
   abort(): void {
     this.#link.release();
+    this.#close();
   }
 
   receive(type: number, payload: Buffer): void {
-    if (type === Reply.Taken) {
+    if (type === Reply.Shared) {
+      this.#handover.receive(payload);
+    } else if (type === Reply.Taken) {
       this.#input.taken(new PayloadReader(payload).u32());
     } else if (type === Reply.Error) {
       const error = this.#errorOf(readFailure(payload));
@@ -60,5 +81,39 @@ export class StagedWrite implements Channel {
   lost(reason: SandboxError): void {
     this.#input.fail(() => reason);
     this.#done.reject(reason);
+    this.#close();
+  }
+
+  async #send(data: Uint8Array): Promise<void> {
+    await this.#input.send(data);
+    await this.#input.drainTo(UNDER_WAY_BYTES);
+  }
+
+  #close(): void {
+    this.#handover.lost();
+    void this.#pipe?.then((pipe) => pipe?.destroy());
+  }
+}
+
+/** Gathers chunks of any size into fixed-size blocks. */
+class Block {
+  #bytes = Buffer.allocUnsafeSlow(BLOCK_BYTES);
+  #length = 0;
+
+  *add(chunk: Uint8Array): Generator<Buffer, undefined> {
+    for (let start = 0; start < chunk.byteLength;) {
+      const piece = chunk.subarray(start, start + BLOCK_BYTES - this.#length);
+      this.#bytes.set(piece, this.#length);
+      this.#length += piece.byteLength;
+      start += piece.byteLength;
+      if (this.#length === BLOCK_BYTES) yield this.rest();
+    }
+  }
+
+  rest(): Buffer {
+    const full = this.#bytes.subarray(0, this.#length);
+    this.#bytes = Buffer.allocUnsafeSlow(BLOCK_BYTES);
+    this.#length = 0;
+    return full;
   }
 }

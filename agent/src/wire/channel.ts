@@ -7,6 +7,10 @@ export interface Link {
   send(type: number, payload?: Uint8Array): void;
   /** Makes the agent forget the id; later frames for it are dropped. Safe to repeat. */
   release(): void;
+  /** True when the agent may hand over descriptors. */
+  readonly canShare: boolean;
+  /** Takes over a descriptor of the agent. Undefined when the system does not allow it. The caller closes it. */
+  takeDescriptor(descriptor: number): Promise<number | undefined>;
 }
 
 /** Receiver of the frames of one id. */

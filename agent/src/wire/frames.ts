@@ -1,6 +1,8 @@
 /** First four bytes of both greetings. */
 export const MAGIC = 0x50_50_4f_43;
 export const VERSION = 1;
+/** Bits of the agent's greeting. */
+export const Feature = { Share: 1 } as const;
 /** Maximum of a payload, in both directions. */
 export const PAYLOAD_LIMIT = 262_144;
 /** Length, type and id of each frame. */
@@ -23,6 +25,7 @@ export const Request = {
   Discard: 0x09,
   Release: 0x0a,
   End: 0x0b,
+  Share: 0x0c,
   Account: 0x10,
   Stat: 0x20,
   List: 0x21,
@@ -52,6 +55,7 @@ export const Reply = {
   InputClosed: 0x8b,
   Signalled: 0x8c,
   Released: 0x8d,
+  Shared: 0x8e,
   Account: 0x90,
   Info: 0xa0,
   Entries: 0xa1,

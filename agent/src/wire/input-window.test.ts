@@ -38,6 +38,8 @@ it("a file write waits for the agent's acknowledgements", async () => {
     id: 1,
     send: (_type: number, data?: Uint8Array) => void (sentBytes += data?.byteLength ?? 0),
     release: () => undefined,
+    canShare: false,
+    takeDescriptor: async () => undefined,
   };
   const file = new StagedWrite(link, "/file", () => assert.fail());
   let isThrough = false;

@@ -1,6 +1,6 @@
 import { mkdir, readdir } from "node:fs/promises";
 import { join, resolve } from "node:path";
-import { AgentConnection, agentBinary } from "@coppice/agent";
+import { AgentConnection, agentBinary, ProcessDescriptors } from "@coppice/agent";
 import { SandboxError, messageOf, type Logger } from "@coppice/core";
 import {
   type EgressRules,
@@ -392,7 +392,11 @@ export class LinuxNamespacesBackend implements SandboxBackend {
   ): Promise<AgentConnection> {
     const stream = await connectAgent(paths.socket, signal);
     const { writeInPlaceLimit } = this.#settings;
-    return AgentConnection.open(stream, { defaultUser: facts.user, writeInPlaceLimit });
+    return AgentConnection.open(stream, {
+      defaultUser: facts.user,
+      writeInPlaceLimit,
+      openPeer: () => openInit(paths),
+    });
   }
 
   async #hold(opened: Opened, sandbox: HeldSandbox): Promise<NamespaceSandbox> {
@@ -532,6 +536,15 @@ export class LinuxNamespacesBackend implements SandboxBackend {
     this.#hasEgress = opened.egress !== undefined;
     return opened;
   }
+}
+
+/** The first process of a sandbox, which is its agent. Undefined when another one has its pid. */
+async function openInit(paths: SandboxPaths): Promise<ProcessDescriptors | undefined> {
+  const init = await readInit(paths);
+  const opened = init && ProcessDescriptors.open(init.pid);
+  if (init === undefined || opened === undefined || (await isAlive(init))) return opened;
+  opened.close();
+  return undefined;
 }
 
 /** Error of a failed launch that could not mount a volume; undefined for other failures. */

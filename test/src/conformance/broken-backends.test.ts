@@ -7,6 +7,7 @@ import { after, before, describe, it } from "node:test";
 import { Backends } from "@coppice/core";
 import type {
   FileInfo,
+  OpenFile,
   Output,
   Process,
   SandboxBackend,
@@ -398,7 +399,7 @@ function onTheHost(): readonly Defect[] {
         read: (path) =>
           orReal(
             path,
-            async () => {
+            async (): Promise<OpenFile> => {
               const data = await readFile(posix.normalize(path));
               return {
                 info: await hostInfo(path),

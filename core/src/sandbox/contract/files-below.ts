@@ -25,6 +25,7 @@ export function filesBelow(files: Files, directory: string): Omit<Files, "watch"
       return {
         info: out(file.info),
         content: (options) => file.content(options),
+        ...(file.direct && { direct: file.direct.bind(file) }),
         [Symbol.asyncDispose]: () => file[Symbol.asyncDispose](),
       };
     },

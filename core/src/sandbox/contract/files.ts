@@ -55,6 +55,16 @@ export interface OpenFile extends AsyncDisposable {
   readonly info: FileInfo;
   /** Bytes from `offset`, read on demand. Iterate once. */
   content(options?: ReadOptions): AsyncIterable<Uint8Array>;
+  /**
+   * The file as this process can read it itself, by a descriptor that was opened inside; undefined where there is none.
+   * Absent where the backend never has one. Usable until the file is disposed or the sandbox ends.
+   */
+  direct?(): Promise<PositionalReads | undefined>;
+}
+
+export interface PositionalReads {
+  /** Reads into memory that must not change meanwhile. @returns count of bytes; 0 at the end of the file. */
+  read(target: Uint8Array, position: number): Promise<number>;
 }
 
 export type WatchEventType = "create" | "write" | "remove" | "rename" | "chmod";

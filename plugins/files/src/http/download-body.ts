@@ -1,7 +1,11 @@
 import { randomBytes } from "node:crypto";
 import { SandboxError } from "@coppice/core";
 import type { OpenFile } from "@coppice/core/backend";
+import { blocksOf } from "./direct-blocks.js";
 import { type ByteRange, contentRange } from "../headers/byte-ranges.js";
+
+/** Asking for the file itself takes as long as reading some pieces of it. */
+const DIRECT_FROM_BYTES = 262_144;
 
 /** An answer with a file, or parts of it. */
 interface DownloadBody {
@@ -63,7 +67,10 @@ export function partialBody(file: OpenFile, type: string, ranges: readonly ByteR
 async function* exactly(file: OpenFile, { start, length }: ByteRange): AsyncGenerator<Uint8Array> {
   let leftBytes = length;
   if (leftBytes === 0) return;
-  for await (const chunk of file.content({ offset: start, length })) {
+  const direct = length >= DIRECT_FROM_BYTES ? await file.direct?.() : undefined;
+  const content =
+    direct === undefined ? file.content({ offset: start, length }) : blocksOf(direct, { start, length });
+  for await (const chunk of content) {
     leftBytes -= chunk.length;
     yield chunk;
   }

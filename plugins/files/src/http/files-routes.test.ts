@@ -472,3 +472,30 @@ it("Metadata is kept and shown where the backend can, replaced by every write", 
     { path: "/home/user/m.txt", name: "m.txt", type: "file" },
   ]);
 });
+
+it("A large file comes back as it was: whole, in ranges, compressed, and to a slow client", async () => {
+  const data = randomBytes(3 * MEBIBYTE + 5);
+  await files.put("/tmp/large.bin", data);
+  const whole = await files.fetch(pathOf("/tmp/large.bin"));
+  assert.equal(whole.headers.get("content-length"), String(data.length));
+  assert.ok(data.equals(Buffer.from(await whole.arrayBuffer())));
+  const gzip = await files.fetch(pathOf("/tmp/large.bin"), { headers: { "accept-encoding": "gzip" } });
+  assert.equal(gzip.headers.get("content-encoding"), "gzip");
+  assert.ok(data.equals(Buffer.from(await gzip.arrayBuffer())));
+  const part = await files.fetch(pathOf("/tmp/large.bin"), { headers: { range: "bytes=11-2000000" } });
+  assert.equal(part.status, 206);
+  assert.ok(data.subarray(11, 2_000_001).equals(Buffer.from(await part.arrayBuffer())));
+  const parts = await files.fetch(pathOf("/tmp/large.bin"), {
+    headers: { range: "bytes=0-999999,1000000-1999999" },
+  });
+  const body = Buffer.from(await parts.arrayBuffer());
+  assert.equal(body.length, Number(parts.headers.get("content-length")));
+  for (const start of [0, 1_000_000]) assert.ok(body.includes(data.subarray(start, start + 1_000_000)));
+  const slow = await files.fetch(pathOf("/tmp/large.bin"));
+  const received: Uint8Array[] = [];
+  for await (const chunk of slow.body ?? []) {
+    received.push(chunk);
+    await delay(1);
+  }
+  assert.ok(data.equals(Buffer.concat(received)));
+});

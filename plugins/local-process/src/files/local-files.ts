@@ -469,6 +469,16 @@ function openFile(handle: FileHandle, info: FileInfo, path: string): OpenFile {
         throw fileError(error, "read", path);
       }
     },
+    direct: async () => ({
+      read: async (target, position) => {
+        const { bytesRead } = await handle
+          .read(target, 0, target.byteLength, position)
+          .catch((error: unknown) => {
+            throw fileError(error, "read", path);
+          });
+        return bytesRead;
+      },
+    }),
     [Symbol.asyncDispose]: () => handle.close(),
   };
 }

@@ -1,12 +1,14 @@
 import assert from "node:assert/strict";
+import { randomBytes } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
 import { SandboxError } from "../../../kernel/errors.js";
 import type { Sandbox } from "../../../sandbox/contract/backend.js";
-import type { ConformanceCase } from "../kit/conformance-case.js";
-import type { ConformanceContext } from "../kit/conformance-context.js";
+import { CaseSkipped, type ConformanceCase } from "../kit/conformance-case.js";
+import { chunked, type ConformanceContext } from "../kit/conformance-context.js";
 import { OutputReader } from "../kit/output-reader.js";
 import { requireApart } from "../kit/require-apart.js";
 
+const MEBIBYTE = 2 ** 20;
 const PROCESSES = 64;
 const MEMORY_MIB = 128;
 const BOMB_MS = 2_000;
@@ -17,6 +19,24 @@ const GONE = ["unavailable", "not_found"] as const;
 
 /** A misbehaving sandbox harms itself; not the server or other sandboxes. */
 export const containmentCases: readonly ConformanceCase[] = [
+  {
+    name: "a file that the server reads itself is the one that was opened, wherever its path leads meanwhile",
+    group: "files",
+    needs: [{ program: "ln" }],
+    async run(context) {
+      const blob = randomBytes(2 * MEBIBYTE);
+      const path = context.home("direct");
+      await context.write(path, chunked(blob));
+      await using file = await context.sandbox.files.read(path);
+      const direct = await file.direct?.();
+      if (direct === undefined) throw new CaseSkipped("its files are not handed over here");
+      await context.succeed("rm direct; ln -s /etc/passwd direct");
+      const target = Buffer.alloc(3 * MEBIBYTE);
+      assert.equal(await direct.read(target, 5), blob.byteLength - 5);
+      assert.ok(target.subarray(0, blob.byteLength - 5).equals(blob.subarray(5)));
+      assert.equal(await direct.read(target, blob.byteLength), 0);
+    },
+  },
   {
     name: "a sandbox has no more processes than its limit, and a fork bomb in it disturbs no others",
     group: "isolation",

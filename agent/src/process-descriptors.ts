@@ -1,0 +1,59 @@
+import { close } from "node:fs";
+import { createRequire } from "node:module";
+import { builtFile } from "./agent-binary.js";
+
+/** The addon in `native/addon`. Its functions return minus an errno when they fail. */
+interface Addon {
+  openProcess(pid: number): number;
+  take(process: number, descriptor: number): number;
+}
+
+/** Descriptors of another process, which this one can take over. */
+export class ProcessDescriptors {
+  readonly #addon: Addon;
+  readonly #process: number;
+
+  private constructor(addon: Addon, process: number) {
+    this.#addon = addon;
+    this.#process = process;
+  }
+
+  /**
+   * Refers to a process, and to no later one with its pid. Undefined without the addon, on other systems than Linux, or
+   * when the process has ended. The caller makes sure that it is the process that was meant.
+   */
+  static open(pid: number): ProcessDescriptors | undefined {
+    const addon = findAddon();
+    const process = addon?.openProcess(pid) ?? -1;
+    return addon === undefined || process < 0 ? undefined : new ProcessDescriptors(addon, process);
+  }
+
+  /**
+   * Duplicates a descriptor: the open file itself, with its access and its position. The caller closes it. Undefined
+   * when there is none, or this process may not trace that one.
+   */
+  take(descriptor: number): number | undefined {
+    const taken = this.#addon.take(this.#process, descriptor);
+    return taken < 0 ? undefined : taken;
+  }
+
+  close(): void {
+    close(this.#process);
+  }
+}
+
+let found: { readonly addon: Addon | undefined } | undefined;
+
+function findAddon(): Addon | undefined {
+  found ??= { addon: loadAddon() };
+  return found.addon;
+}
+
+function loadAddon(): Addon | undefined {
+  try {
+    return createRequire(import.meta.url)(builtFile("descriptors.node")) as Addon;
+  } catch {
+    // Not built, or for another C library: everything goes through frames.
+    return undefined;
+  }
+}
