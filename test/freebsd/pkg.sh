@@ -3,13 +3,24 @@
 #
 #   pkg -r ROOT install -y PACKAGE …
 #   pkg -r ROOT query %n-%v             a line for each that is installed: its name, and its version
+#   pkg -N                              says whether pkg itself is installed: it is with state/host-packages
+#   pkg query %n                        the names there, which are the packages of the host
 #
 # There is one repository, with what this names in the version that stands in state/pkg-version, or 1.0; what is
 # installed is a file in ROOT/var/db/pkg; Python and bash are programs in ROOT/usr/local/bin, where those of FreeBSD are.
 # Its first run installs itself, and without ASSUME_ALWAYS_YES it asks whether it may, or fails where stdin is no terminal.
 # The -y of install is for pkg itself; some releases take it for an answer here, too.
-# Source: usr.sbin/pkg/pkg.c (main, bootstrap_pkg) and pkg's src/install.c, src/query.c.
+# Source: usr.sbin/pkg/pkg.c (main, bootstrap_pkg) and pkg's src/install.c, src/query.c; -N is from memory.
 # Not here: signatures, repositories, dependencies, scripts of packages.
+here=$(dirname "$0")/../state/host-packages
+case $* in
+-N)
+  [ -e "$here" ] || { echo "pkg: pkg is not installed" >&2; exit 1; }
+  echo "pkg: $(wc -l < "$here") packages installed" >&2
+  exit 0
+  ;;
+"query %n") exec cat "$here" ;;
+esac
 [ "$1" = -r ] && [ $# -gt 3 ] || { echo "usage: pkg -r rootdir install -y pkg-name ..., pkg -r rootdir query format" >&2; exit 64; }
 root=$2
 case "$3 $4" in

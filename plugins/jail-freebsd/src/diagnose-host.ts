@@ -12,6 +12,9 @@ const SEE_JAILS = "security.bsd.see_jail_proc";
 const RESTARTS = "daemon(8) begins a server again whose sandboxes live on";
 const REBOOT = "put kern.racct.enable=1 into /boot/loader.conf (config/freebsd/loader.conf) and reboot";
 
+/** Packages that set-up and upgrades take. Node, which runs this, need not be one. */
+const PACKAGES = { "git": /^git(-|$)/, "npm-node24": /^npm(-|$)/ };
+
 /** Returns the findings of `coppice doctor` for this host: problems with their fixes, then the options it offers. */
 export async function diagnoseHost(
   settings: JailSettings,
@@ -30,6 +33,7 @@ export async function diagnoseHost(
     ...(service.length > 0 ? service : [{ severity: "ok", message: RESTARTS } as const]),
     ...opened.limits.map(describeLimit),
     await describeSight(opened),
+    await describePackages(opened),
     describeNetwork(settings),
     describeSignatures(settings),
     ...(plugins.has("templates") ? await describeUnpacker(settings) : []),
@@ -53,6 +57,19 @@ async function describeSight({ host }: Opened): Promise<Finding> {
   }
   const fix = `sysctl ${SEE_JAILS}=0, and put it into /etc/sysctl.conf`;
   return { severity: "warn", message: "users of the host see the processes of sandboxes", fix };
+}
+
+/** Without pkg(8) no template is built. With -N it does not begin to install itself. */
+async function describePackages({ host }: Opened): Promise<Finding> {
+  const { code, stderr } = await host.try("pkg", ["-N"]);
+  const names = code === 0 ? (await host.run("pkg", ["query", "%n"])).split("\n") : [];
+  const missing = Object.entries(PACKAGES).flatMap(([name, pattern]) =>
+    names.some((each) => pattern.test(each)) ? [] : [name],
+  );
+  if (missing.length === 0) return { severity: "ok", message: "pkg(8) works, and set-up has its packages" };
+  const message =
+    code === 0 ? `packages of the host are missing: ${missing.join(", ")}` : `pkg -N: ${stderr.trim()}`;
+  return { severity: "warn", message, fix: `env ASSUME_ALWAYS_YES=yes pkg install ${missing.join(" ")}` };
 }
 
 function describeNetwork({ network }: JailSettings): Finding {
