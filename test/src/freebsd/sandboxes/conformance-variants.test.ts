@@ -1,20 +1,12 @@
 import type { ConformanceCase } from "@coppice/core/testing";
-import { hostTitle, NETWORK_HOSTS } from "../../harness/freebsd/network-hosts.js";
-import { testJails } from "../../harness/freebsd/test-jails.js";
-
-/** The other cases do not depend on the kind of network. */
-const ABOUT_NETWORKS = /internet access|sockets of other sandboxes/;
-
-function isAboutNetworks({ group, name, needs = [] }: ConformanceCase): boolean {
-  return group === "network" || needs.includes("networking") || ABOUT_NETWORKS.test(name);
-}
+import { hostTitle, NETWORK_HOSTS, UNCONNECTED_HOST } from "../../harness/freebsd/network-hosts.js";
+import { isAboutNetworks, testJails } from "../../harness/freebsd/test-jails.js";
 
 /** The other cases do not depend on the program that starts commands. */
 function isAboutCommands({ group }: ConformanceCase): boolean {
   return group === "process" || group === "terminal";
 }
 
-/** Without those of a guest, whom nothing keeps from the processes of this host. */
 function isAboutProcesses(each: ConformanceCase): boolean {
   const { group, needs = [] } = each;
   return (
@@ -22,9 +14,14 @@ function isAboutProcesses(each: ConformanceCase): boolean {
   );
 }
 
-// The first one runs all cases: conformance.test.ts.
-for (const options of NETWORK_HOSTS.slice(1)) {
-  testJails(`jail-freebsd with ${hostTitle(options)}`, options, isAboutNetworks);
+/** A sandbox without a network differs from a connected one in what it can be asked for, and in how it begins and ends. */
+function isAboutNone(each: ConformanceCase): boolean {
+  const isFacet = each.group === "facets" && !each.needs?.includes("images");
+  return isAboutNetworks(each) || each.group === "provision" || isFacet;
 }
-testJails("jail-freebsd in the one PID space of its host", { hasOnePidSpace: true }, isAboutProcesses);
+
+testJails(`jail-freebsd with ${hostTitle(NETWORK_HOSTS[1])}`, NETWORK_HOSTS[1], isAboutNetworks);
+testJails(`jail-freebsd with ${hostTitle(UNCONNECTED_HOST)}`, UNCONNECTED_HOST, isAboutNone);
 testJails("jail-freebsd by its agents alone", { commands: "agent" }, isAboutCommands);
+// Never whole: nothing keeps a guest from the processes of this host.
+testJails("jail-freebsd in the one PID space of its host", { hasOnePidSpace: true }, isAboutProcesses, false);

@@ -1,3 +1,5 @@
+import { hostTitle, NETWORK_HOSTS } from "../../harness/freebsd/network-hosts.js";
 import { testJails } from "../../harness/freebsd/test-jails.js";
 
-testJails("jail-freebsd over zfs-fuse and stand-ins for jails", {});
+const [host] = NETWORK_HOSTS;
+testJails(`jail-freebsd with ${hostTitle(host)}`, host);

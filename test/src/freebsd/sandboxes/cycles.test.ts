@@ -2,7 +2,12 @@ import assert from "node:assert/strict";
 import { it } from "node:test";
 import { plantDecoys } from "../../harness/freebsd/decoys.js";
 import { openFreebsdHost, reasonWithoutFreebsdHost } from "../../harness/freebsd/freebsd-host.js";
-import { hostTitle, NETWORK_HOSTS } from "../../harness/freebsd/network-hosts.js";
+import {
+  ALL_VARIANTS,
+  hostTitle,
+  NETWORK_HOSTS,
+  UNCONNECTED_HOST,
+} from "../../harness/freebsd/network-hosts.js";
 
 /** `COPPICE_TEST_CYCLES` gives another number. */
 const CYCLES = Number(process.env["COPPICE_TEST_CYCLES"] ?? 300);
@@ -11,8 +16,8 @@ const AT_ONCE = 4;
 const CONNECTED_EACH = 5;
 const FEW = Math.ceil(CYCLES / 10);
 
-for (const [number, options] of NETWORK_HOSTS.entries()) {
-  const cycles = number === 0 ? CYCLES : FEW;
+for (const [number, options] of [...NETWORK_HOSTS, UNCONNECTED_HOST].entries()) {
+  const cycles = number === 0 || ALL_VARIANTS ? CYCLES : FEW;
   it(
     `${cycles} jails that come and go, ${AT_ONCE} side by side, leave nothing and touch nothing of others: ${hostTitle(options)}`,
     { skip: reasonWithoutFreebsdHost() ?? false },

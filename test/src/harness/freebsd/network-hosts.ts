@@ -6,7 +6,13 @@ export const NETWORK_HOSTS = [
   { networkKind: "alias", release: 14 },
 ] as const;
 
+/** A host whose sandboxes have no network; pfctl(8) is not used. */
+export const UNCONNECTED_HOST = { isConnected: false } as const;
+
+/** True when everything runs on each host, not only what differs there. */
+export const ALL_VARIANTS = process.env["COPPICE_TEST_VARIANTS"] === "all";
+
 /** For the title of a test. */
-export function hostTitle({ networkKind, release }: (typeof NETWORK_HOSTS)[number]): string {
-  return `${networkKind}, pfctl(8) of ${release}`;
+export function hostTitle(host: (typeof NETWORK_HOSTS)[number] | typeof UNCONNECTED_HOST): string {
+  return "isConnected" in host ? "no network" : `${host.networkKind}, pfctl(8) of ${host.release}`;
 }

@@ -12,41 +12,57 @@ import {
   OUTSIDE,
   reasonWithoutFreebsdHost,
 } from "./freebsd-host.js";
+import { ALL_VARIANTS } from "./network-hosts.js";
 
 export interface JailVariant extends FreebsdHostOptions {
   readonly commands?: JailSettings["commands"];
 }
 
-/** Runs those conformance cases that are meant, over FreeBSD's userland, where there can be a host. */
+/** The other cases do not depend on the kind of network: ALL_VARIANTS proves it. */
+const ABOUT_NETWORKS = /internet access|sockets of other sandboxes/;
+
+export function isAboutNetworks({ group, name, needs = [] }: ConformanceCase): boolean {
+  return group === "network" || needs.includes("networking") || ABOUT_NETWORKS.test(name);
+}
+
+/**
+ * Runs conformance cases over FreeBSD's userland, where there can be a host: those that are meant, and the others, too,
+ * where all variants are asked for, unless this one `canBeWhole` not.
+ */
 export function testJails(
   name: string,
   variant: JailVariant,
   isMeant: (each: ConformanceCase) => boolean = () => true,
+  canBeWhole = true,
 ): void {
   const reason = reasonWithoutFreebsdHost();
+  const cases = ALL_VARIANTS && canBeWhole ? conformanceCases : conformanceCases.filter(isMeant);
   if (reason !== undefined) it(`${name} keeps the promises of a backend`, { skip: reason }, () => undefined);
-  else testConformance(name, () => openSubject(variant), { cases: conformanceCases.filter(isMeant) });
+  else testConformance(name, () => openSubject(variant), { cases });
 }
 
-async function openSubject({ commands = "jexec", ...options }: JailVariant): Promise<ConformanceSubject> {
-  const host = await openFreebsdHost({ isConnected: true, userland: "freebsd", ...options });
+async function openSubject(variant: JailVariant): Promise<ConformanceSubject> {
+  const { commands = "jexec", isConnected = true, ...options } = variant;
+  const host = await openFreebsdHost({ isConnected, userland: "freebsd", ...options });
   const backend = host.backend({ commands });
   return {
     backend,
     // Connecting a sandbox takes nine programs: the cases that need it say so.
     specification: { allowInternetAccess: false },
     facets: [
-      "pausing",
-      "stopping",
-      "resizing",
-      "snapshots",
-      "networking",
-      "volumes",
-      "images",
-      "committing",
-      "lost",
+      ...([
+        "pausing",
+        "stopping",
+        "resizing",
+        "snapshots",
+        "volumes",
+        "images",
+        "committing",
+        "lost",
+      ] as const),
+      ...(isConnected ? (["networking"] as const) : []),
     ],
-    outside: OUTSIDE,
+    ...(isConnected && { outside: OUTSIDE }),
     abilities: ["terminals", "watching", "accounts"],
     limits: ["diskMiB", ...host.limits],
     stateDirectory: host.settings.directory,
