@@ -95,14 +95,14 @@ const NO_PUSHER: Imaging["pusher"] = {
   },
 };
 
-/** A guard for tests: the header `x-tenant` says who asks. */
+/** A guard for tests: the headers `x-tenant` and `x-scope` say who asks. */
 const tenants = definePlugin({
   name: "tenants",
   setup(context) {
     context.guard("api", ({ headers }) => ({
       tenant: String(headers["x-tenant"] ?? "default"),
       name: "tester",
-      scopes: new Set<Scope>(["admin"]),
+      scopes: new Set([(headers["x-scope"] ?? "admin") as Scope]),
     }));
   },
 });
