@@ -37,8 +37,6 @@ const char *in_table(const char *name) {
   return path;
 }
 
-bool has_one_pid_space(void) { return access(in_table("one-pid-space"), F_OK) == 0; }
-
 static bool read_jail(const char *folder, const char *file, struct jail *jail) {
   char path[2 * TEXT_BYTES];
   snprintf(path, sizeof path, "%s/%s/%s", table, folder, file);
@@ -136,6 +134,17 @@ void forget_jail(const struct jail *jail) {
   snprintf(path, sizeof path, "%s/jails/%s", table, jail->name);
   snprintf(dying, sizeof dying, "%s/dying/%s", table, jail->name);
   if (rename(path, dying) < 0) unlink(path);
+  snprintf(path, sizeof path, "%s/signals/%s", table, jail->name);
+  unlink(path);
+}
+
+/** By the namespace of mounts, of which each jail has one. */
+bool is_in_jail(pid_t pid, const struct jail *jail) {
+  char path[64], one[64] = "", other[64] = "";
+  snprintf(path, sizeof path, "/proc/%d/ns/mnt", (int)pid);
+  if (pid <= 0 || pid == jail->init || readlink(path, one, sizeof one - 1) < 0) return false;
+  snprintf(path, sizeof path, "/proc/%d/ns/mnt", (int)jail->init);
+  return readlink(path, other, sizeof other - 1) > 0 && strcmp(one, other) == 0;
 }
 
 int next_jid(void) {
@@ -149,8 +158,12 @@ int next_jid(void) {
   return is_written ? jid : -1;
 }
 
-/** Capabilities of a jail's root: own files, change users, serve low ports; none that reaches the kernel. */
-static const uint64_t CAPABILITIES = 1 << 0 | 1 << 1 | 1 << 3 | 1 << 4 | 1 << 5 | 1 << 6 | 1 << 7 | 1 << 10 | 1 << 18 | 1 << 29;
+/**
+ * Capabilities of a jail's root: own files, change users, serve low ports, see other users' processes; none that reaches
+ * the kernel, or what is outside of its user namespace.
+ */
+static const uint64_t CAPABILITIES =
+    1 << 0 | 1 << 1 | 1 << 3 | 1 << 4 | 1 << 5 | 1 << 6 | 1 << 7 | 1 << 10 | 1 << 18 | 1 << 19 | 1 << 29;
 
 int confine(void) {
   for (int number = 0; number < 64; number++) {

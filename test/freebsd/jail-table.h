@@ -20,8 +20,6 @@ struct jail {
 void open_table(void);
 /** A path in the directory of the table. */
 const char *in_table(const char *name);
-/** Whether jails have no PID namespaces, see jexec.c. */
-bool has_one_pid_space(void);
 /** By name or number. */
 bool find_jail(const char *which, struct jail *jail);
 bool write_jail(const struct jail *jail);
@@ -41,5 +39,14 @@ const char *reason_without(const char *which);
 
 /** Gives up what a process in a jail must not have: capabilities, system calls, privileges by descriptors. */
 int confine(void);
+/** Whether a process is one of the jail's, of which its first is none: FreeBSD's jails do not have it. */
+bool is_in_jail(pid_t pid, const struct jail *jail);
+
+/** Starts the process of the host that says whom those of a jail can signal; it ends with the jail's first. */
+int start_warden(const struct jail *jail);
+/** @return a connection to it, for the next function. */
+int reach_warden(const struct jail *jail);
+/** Puts the caller and its descendants under it, before `confine`. */
+int submit_signals(int warden);
 
 #endif

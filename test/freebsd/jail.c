@@ -387,20 +387,48 @@ static _Noreturn void give_up(int say, const char *what) {
   _exit(1);
 }
 
-static _Noreturn void live(const struct jail *jail, int say, bool has_own_pids) {
+/**
+ * A user namespace of the same users: no process outside of it can be traced, or is seen in /proc. The network, which its
+ * root may configure no more than FreeBSD's, but whose low ports it has, belongs to it.
+ */
+static void leave_users(int self) {
+  int ends[2];
+  char go;
+  static const char everyone[] = "0 0 4294967295";
+  if (pipe2(ends, O_CLOEXEC) < 0) return;
+  // Only who is outside may write the map.
+  pid_t helper = fork();
+  if (helper == 0) {
+    bool is_done = read(ends[0], &go, 1) == 1;
+    for (unsigned index = 0; is_done && index < 2; index++) {
+      int map = openat(self, index == 0 ? "uid_map" : "gid_map", O_WRONLY | O_CLOEXEC);
+      is_done = write(map, everyone, sizeof everyone - 1) > 0;
+    }
+    _exit(is_done ? 0 : 1);
+  }
+  int status = -1;
+  if (unshare(CLONE_NEWUSER | CLONE_NEWNET) == 0) (void)!write(ends[1], "", 1);
+  close(ends[1]);
+  if (waitpid(helper, &status, 0) < 0 || status != 0) errno = EPERM;
+  else errno = 0;
+  close(ends[0]);
+}
+
+static _Noreturn void live(const struct jail *jail, int say) {
   setsid();
+  int self = open("/proc/self", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0) give_up(say, "private mounts");
   if (mount(jail->path, jail->path, NULL, MS_BIND | MS_REC, NULL) < 0 || chdir(jail->path) < 0) give_up(say, jail->path);
   if (is_set("mount.procfs")) {
-    if (mount("proc", "proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL) < 0) give_up(say, "mount.procfs");
-    // Pids that jexec chooses for its commands are small: the pids chosen here begin at 20000, clear of them.
-    int last = has_own_pids ? open("proc/sys/kernel/ns_last_pid", O_WRONLY | O_CLOEXEC) : -1;
-    if (last >= 0) (void)!write(last, "20000", 5), close(last);
+    // As there, it shows the processes of the jail alone; to other users than root, their own.
+    if (mount("proc", "proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, "hidepid=ptraceable") < 0) give_up(say, "mount.procfs");
     hide_kernel();
   }
   // A namespace that keeps the mounts of other jails would keep their datasets busy.
   if (syscall(SYS_pivot_root, ".", ".") < 0 || umount2(".", MNT_DETACH) < 0 || chdir("/") < 0) give_up(say, "root");
   if (sethostname(jail->hostname, strlen(jail->hostname)) < 0) give_up(say, "host.hostname");
+  leave_users(self);
+  if (errno != 0) give_up(say, "users");
   int null = open("/dev/null", O_RDWR);
   for (int standard = 0; null >= 0 && standard < 3; standard++) dup2(null, standard);
   say = fcntl(say, F_DUPFD_CLOEXEC, 100);
@@ -464,10 +492,8 @@ static void create(bool wants_number) {
   int ends[2];
   char reason[256] = "";
   if (pipe2(ends, O_CLOEXEC) < 0) fail("%s", strerror(errno));
-  bool has_own_pids = !has_one_pid_space();
-  unsigned long flags = CLONE_NEWNS | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWNET | (has_own_pids ? CLONE_NEWPID : 0);
-  jail.init = (pid_t)syscall(SYS_clone, flags | SIGCHLD, NULL, NULL, NULL, NULL);
-  if (jail.init == 0) live(&jail, ends[1], has_own_pids);
+  jail.init = (pid_t)syscall(SYS_clone, CLONE_NEWNS | CLONE_NEWUTS | CLONE_NEWIPC | SIGCHLD, NULL, NULL, NULL, NULL);
+  if (jail.init == 0) live(&jail, ends[1]);
   close(ends[1]);
   ssize_t length = jail.init < 0 ? -1 : read(ends[0], reason, sizeof reason - 1);
   if (length != 0) {
@@ -478,7 +504,7 @@ static void create(bool wants_number) {
   snprintf(words, sizeof words, "%d %s", (int)jail.init, address.text);
   bool is_connected = !has_address || run_beside("../bin/share-stack", words);
   jail.jid = next_jid();
-  if (!is_connected || jail.jid < 0 || !write_jail(&jail)) {
+  if (!is_connected || jail.jid < 0 || start_warden(&jail) < 0 || !write_jail(&jail)) {
     kill(jail.init, SIGKILL);
     unmount_all(path, false);
     fail("%s: jail_set: %s", subject, strerror(errno));
@@ -492,22 +518,13 @@ static void create(bool wants_number) {
 
 // --- end of a jail
 
-/** By the namespace of mounts, of which each jail has one. */
-static bool is_in(const char *pid, const struct jail *jail) {
-  char path[64], one[64] = "", other[64] = "";
-  snprintf(path, sizeof path, "/proc/%.20s/ns/mnt", pid);
-  if (readlink(path, one, sizeof one - 1) < 0) return false;
-  snprintf(path, sizeof path, "/proc/%d/ns/mnt", (int)jail->init);
-  return readlink(path, other, sizeof other - 1) > 0 && strcmp(one, other) == 0;
-}
-
 /** Signals all but the first process, which FreeBSD's jails do not have; says whom it asks. @return how many there were. */
 static unsigned signal_all(const struct jail *jail, int number) {
   unsigned count = 0;
   DIR *processes = opendir("/proc");
   for (struct dirent *entry; processes != NULL && (entry = readdir(processes)) != NULL;) {
     pid_t pid = (pid_t)atoi(entry->d_name);
-    if (pid <= 0 || pid == jail->init || !is_in(entry->d_name, jail)) continue;
+    if (!is_in_jail(pid, jail)) continue;
     if (kill(pid, number) < 0) continue;
     if (number == SIGTERM && verbosity > 0) printf("%s%s %d", count == 0 ? subject : "", count == 0 ? ": sent SIGTERM to:" : "", (int)pid);
     count++;
@@ -526,8 +543,8 @@ static bool end(const struct jail *jail) {
     for (; wait_ms > 0 && signal_all(jail, 0) > 0; wait_ms -= 10) usleep(10000);
   }
   bool is_used = signal_all(jail, SIGKILL) > 0;
-  // A child that was forked meanwhile: in a PID namespace it ends with the first process.
-  while (has_one_pid_space() && signal_all(jail, SIGKILL) > 0) usleep(1000);
+  // A child that was forked meanwhile.
+  while (signal_all(jail, SIGKILL) > 0) usleep(1000);
   int process = (int)syscall(SYS_pidfd_open, jail->init, 0);
   kill(jail->init, SIGKILL);
   char shared[64];

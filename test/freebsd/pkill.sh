@@ -9,9 +9,7 @@ state=$(dirname "$0")/../state
 read -r _ init _ < "$state/jails/$3"
 found=1
 # The first process of the namespaces is what FreeBSD's jails do not have.
-same() { [ "/proc/$pid/ns/$1" -ef "/proc/$init/ns/$1" ]; }
-# Without the jexec of a host whose jails have PID namespaces, which stands outside for its command.
 for pid in $(cd /proc && echo [0-9]*); do
-  [ "$pid" = "$init" ] || ! same mnt || ! same pid || { kill "$1" "$pid" 2> /dev/null && found=0; }
+  [ "$pid" = "$init" ] || ! [ "/proc/$pid/ns/mnt" -ef "/proc/$init/ns/mnt" ] || { kill "$1" "$pid" 2> /dev/null && found=0; }
 done
 exit $found

@@ -9,9 +9,7 @@ state=$(dirname "$0")/../state
 [ -f "$state/jails/$2" ] || { echo "ps: Invalid jail id: $2" >&2; exit 1; }
 read -r _ init _ < "$state/jails/$2"
 code=1
-same() { [ "/proc/$pid/ns/$1" -ef "/proc/$init/ns/$1" ]; }
-# Without the jexec of a host whose jails have PID namespaces, which stands outside for its command.
 for pid in $(cd /proc && echo [0-9]*); do
-  [ "$pid" = "$init" ] || ! same mnt || ! same pid || { sed 's/.*) \(.\).*/\1J/' "/proc/$pid/stat" 2> /dev/null && code=0; }
+  [ "$pid" = "$init" ] || ! [ "/proc/$pid/ns/mnt" -ef "/proc/$init/ns/mnt" ] || { sed 's/.*) \(.\).*/\1J/' "/proc/$pid/stat" 2> /dev/null && code=0; }
 done
 exit $code

@@ -10,7 +10,7 @@ mount -t tmpfs tmpfs /var/lock/zfs
 # By this the programs of the host know that they are in it.
 : > /var/run/zfs/inside
 mkdir -m 700 "$directory/state"
-for name in jails dying rctl groups usage; do mkdir "$directory/state/$name"; done
+for name in jails dying rctl groups usage signals; do mkdir "$directory/state/$name"; done
 # Where the stand-in of rctl(8) makes groups that hold jails to their limits: `<controller> <directory>`.
 name=$(basename "$directory")
 unified=$(findmnt --noheadings --first-only --output TARGET --types cgroup2 || true)

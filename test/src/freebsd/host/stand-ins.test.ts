@@ -341,8 +341,8 @@ describe("the stand-ins for the programs of FreeBSD", { skip }, () => {
     await assert.rejects(host.run(pw, "-R", other, "usershow", "bob"), /pw: no such user `bob'/);
   });
 
-  it("have one PID space where they are asked to: same ids, parents and groups inside and outside", async () => {
-    await using one = await openFreebsdHost({ hasOnePidSpace: true, userland: "freebsd" });
+  it("have one PID space: same ids, parents and groups inside and outside, and nobody inside finds others", async () => {
+    await using one = await openFreebsdHost({ userland: "freebsd" });
     const backend = one.backend();
     const spec = { id: "one", template: "base", limits: {}, allowInternetAccess: false };
     const sandbox = await backend.provision(spec, new AbortController().signal);
@@ -358,7 +358,23 @@ describe("the stand-ins for the programs of FreeBSD", { skip }, () => {
     assert.deepEqual((await shown(own)).slice(0, 2), [parent, own]);
     assert.deepEqual(await shown(child), [own, own, "sleep", "4242"]);
     assert.match((await shown(parent)).join(" "), /coppice-agent listen 3 \S*jexec e2b-one/);
-    const { jail, pkill, ps } = one.settings.programs;
+    const { jail, jexec: enter, pkill, ps } = one.settings.programs;
+    const find = `for pid; do kill -0 $pid && echo "signals $pid"; [ -e /proc/$pid ] && echo "sees $pid"; done; true`;
+    const found = await one.run(
+      enter,
+      "e2b-one",
+      "/bin/sh",
+      "-c",
+      find,
+      "sh",
+      parent,
+      `-${parent}`,
+      "1",
+      child,
+    );
+    assert.equal(found, `signals ${child}\nsees ${child}\n`);
+    // All but the sender: what is outside lives on.
+    await one.run(enter, "e2b-one", "/bin/sh", "-c", "kill -WINCH -1");
     const states = async () => (await one.run(ps, "-J", "e2b-one", "-o", "state=")).trim().split("\n");
     // The agent inside, the shell and its child.
     assert.equal((await states()).length, 3);

@@ -7,13 +7,6 @@ function isAboutCommands({ group }: ConformanceCase): boolean {
   return group === "process" || group === "terminal";
 }
 
-function isAboutProcesses(each: ConformanceCase): boolean {
-  const { group, needs = [] } = each;
-  return (
-    isAboutCommands(each) || group === "provision" || needs.includes("pausing") || needs.includes("stopping")
-  );
-}
-
 /** A sandbox without a network differs from a connected one in what it can be asked for, and in how it begins and ends. */
 function isAboutNone(each: ConformanceCase): boolean {
   const isFacet = each.group === "facets" && !each.needs?.includes("images");
@@ -23,5 +16,3 @@ function isAboutNone(each: ConformanceCase): boolean {
 testJails(`jail-freebsd with ${hostTitle(NETWORK_HOSTS[1])}`, NETWORK_HOSTS[1], isAboutNetworks);
 testJails(`jail-freebsd with ${hostTitle(UNCONNECTED_HOST)}`, UNCONNECTED_HOST, isAboutNone);
 testJails("jail-freebsd by its agents alone", { commands: "agent" }, isAboutCommands);
-// Never whole: nothing keeps a guest from the processes of this host.
-testJails("jail-freebsd in the one PID space of its host", { hasOnePidSpace: true }, isAboutProcesses, false);

@@ -127,11 +127,6 @@ export interface FreebsdHostOptions {
   readonly networkKind?: "vnet" | "alias" | undefined;
   /** Release whose pfctl(8) the host has; 15 when absent. */
   readonly release?: 14 | 15;
-  /**
-   * True for jails whose processes have the same ids, parents and groups for the host, as FreeBSD's have. Nothing keeps
-   * them from others: not for hostile guests.
-   */
-  readonly hasOnePidSpace?: boolean;
   /** Where the templates have their programs, which are the host's: as here, or as FreeBSD's base. `linux` when absent. */
   readonly userland?: "linux" | "freebsd";
 }
@@ -141,7 +136,6 @@ export interface FreebsdHostOptions {
  * processes in one end with it.
  */
 export async function openFreebsdHost({
-  hasOnePidSpace = false,
   isConnected = false,
   networkKind = "vnet",
   release = 15,
@@ -172,7 +166,6 @@ exec /usr/bin/nsenter --mount=$pid/mnt --net=$pid/net --pid=$pid/pid_for_childre
   try {
     await runInside(join(FREEBSD_SOURCES, "set-up-host.sh"), directory, POOL);
     await writeFile(join(directory, "state", "pfctl-release"), String(release));
-    if (hasOnePidSpace) await writeFile(join(directory, "state", "one-pid-space"), "");
     if (isConnected) await runInside(join(FREEBSD_SOURCES, "set-up-network.sh"), String(OUTSIDE.port));
     const { version, base } = python;
     await runInside(
@@ -368,7 +361,8 @@ async function compilePrograms(): Promise<string> {
   await mkdir(dirname(directory), { recursive: true });
   const making = await mkdtemp(`${directory}-`);
   for (const name of PROGRAMS) {
-    const sources = [join(FREEBSD_SOURCES, `${name}.c`), join(FREEBSD_SOURCES, "jail-table.c")];
+    const files = [`${name}.c`, "jail-table.c", "jail-signals.c"];
+    const sources = files.map((file) => join(FREEBSD_SOURCES, file));
     const shared = join(SYSTEM_CALLS, "system-calls.c");
     await run("cc", [...FLAGS, "-o", join(making, name), ...sources, shared]);
   }

@@ -27,16 +27,15 @@ export function isAboutNetworks({ group, name, needs = [] }: ConformanceCase): b
 
 /**
  * Runs conformance cases over FreeBSD's userland, where there can be a host: those that are meant, and the others, too,
- * where all variants are asked for, unless this one `canBeWhole` not.
+ * where all variants are asked for.
  */
 export function testJails(
   name: string,
   variant: JailVariant,
   isMeant: (each: ConformanceCase) => boolean = () => true,
-  canBeWhole = true,
 ): void {
   const reason = reasonWithoutFreebsdHost();
-  const cases = ALL_VARIANTS && canBeWhole ? conformanceCases : conformanceCases.filter(isMeant);
+  const cases = ALL_VARIANTS ? conformanceCases : conformanceCases.filter(isMeant);
   if (reason !== undefined) it(`${name} keeps the promises of a backend`, { skip: reason }, () => undefined);
   else testConformance(name, () => openSubject(variant), { cases });
 }
