@@ -36,7 +36,7 @@ export function unpackFailure(
   quota?: RegExp,
 ): SandboxError {
   const { code, isKilled, output } = run;
-  if (isKilled || output.includes("file too large") || quota?.test(output)) return imageTooLarge(source);
+  if (isKilled || /file too large|SIGXFSZ/.test(output) || quota?.test(output)) return imageTooLarge(source);
   if (/no space left on device|dis[ck] quota exceeded/.test(output)) {
     return new SandboxError("host_resources_exhausted", "the host has no space for the image");
   }
