@@ -21,7 +21,8 @@ for (const path of process.argv.slice(1)) {
     console.log("npm", name, version);
   } catch {}
 }
-' "\${npm%/*}"/../../*/package.json "\${npm%/*}"/../../@*/*/package.json
+' "\${npm%/*}"/../../*/package.json "\${npm%/*}"/../../@*/*/package.json \\
+  /usr/local/lib/node_modules/*/package.json /usr/local/lib/node_modules/@*/*/package.json
 exit 0
 `;
 const LINE = /^(deb|rpm|pacman|apk|pkg|pip|npm) \S+ \S+$/;

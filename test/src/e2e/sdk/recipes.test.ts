@@ -108,9 +108,10 @@ describe("the recipes of the repository", { skip: WITHOUT_RECIPES, timeout: 2 * 
         node -p 'Number(process.versions.node.split(".")[0]) >= 22'; npm --version >/dev/null; npx --version >/dev/null
         git --version >/dev/null; curl --version >/dev/null; wget --version >/dev/null; ss --version >/dev/null
         printf 'int main(void) { return 0; }' >one.c; gcc one.c; ./a.out; g++ -x c++ one.c; ./a.out; make --version >/dev/null
+        pip install --no-index pip >/dev/null; npm prefix --global
         mkdir module; cd module; npm init -y >/dev/null; python3 -m venv environment; echo whole`;
       const { stdout } = await sandbox.commands.run(script, { timeoutMs: 60_000 });
-      assert.equal(stdout, "user\nroot\ntrue\nwhole\n");
+      assert.equal(stdout, "user\nroot\ntrue\n/usr/local\nwhole\n");
     });
   });
 
