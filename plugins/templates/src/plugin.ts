@@ -36,7 +36,6 @@ import { housekeeping } from "./queue/housekeeping.js";
 import { TemplatePushes } from "./queue/template-pushes.js";
 import { templatesMetrics } from "./queue/templates-metrics.js";
 import { readRecipe, readRecipes } from "./recipes/recipe.js";
-import { packFiles } from "./recipes/recipe-files.js";
 import { RecipeBuilds } from "./recipes/recipe-builds.js";
 import { StartCommands } from "./startup/start-commands.js";
 import { ImageKeeper } from "./store/image-keeper.js";
@@ -60,7 +59,6 @@ import { templateUntag } from "./verbs/template-untag.js";
 export interface BuilderServices {
   readonly context: PluginContext<TemplatesConfig>;
   readonly backends: Backends;
-  readonly programs: HostPrograms;
   readonly clock: Clock;
 }
 
@@ -131,11 +129,9 @@ export function templatesPlugin(makeImaging: (services: BuilderServices) => Imag
       });
       context.onStop(() => keeper.idle());
 
-      const programs = new HostPrograms();
-      context.onStop(() => programs.close());
       const catalog = new Catalog(store);
       const metrics = templatesMetrics(context.metrics, () => queue.running);
-      const { builder, pusher } = makeImaging({ context, backends, programs, clock });
+      const { builder, pusher } = makeImaging({ context, backends, clock });
       const queue = new BuildQueue({
         builder,
         store,
@@ -158,7 +154,6 @@ export function templatesPlugin(makeImaging: (services: BuilderServices) => Imag
         catalog,
         queue,
         uploads,
-        pack: (files) => packFiles(programs, files),
         backendOf: (name) => backendOf(templates.find(name), backends),
         limitsOf: (name) => templates.find(name).limits,
         buildLimits: {
@@ -236,8 +231,10 @@ export function templatesPlugin(makeImaging: (services: BuilderServices) => Imag
 }
 
 /** Templates that are built in sandboxes, of images that skopeo pulls. */
-export const plugin = templatesPlugin(({ context, backends, programs, clock }) => {
+export const plugin = templatesPlugin(({ context, backends, clock }) => {
   const { config: settings, log } = context;
+  const programs = new HostPrograms();
+  context.onStop(() => programs.close());
   const layouts = (): string => join(context.dataDir(), "pulls");
   const puller = new ImagePuller({ programs, settings, directory: layouts });
   const debian = new DebianImages({ programs, settings: settings.debian, directory: layouts });

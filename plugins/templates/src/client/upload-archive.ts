@@ -5,7 +5,7 @@ import { Transform } from "node:stream";
 import { pipeline } from "node:stream/promises";
 import { SandboxError } from "@coppice/core";
 import { z } from "zod";
-import type { PackedFolder } from "./pack-folder.js";
+import type { PackedFolder } from "../uploads/pack-folder.js";
 import { transferProgress } from "./progress-line.js";
 import type { BuildTarget } from "./run-build.js";
 

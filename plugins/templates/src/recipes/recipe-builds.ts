@@ -17,7 +17,7 @@ import type { BuildQueue } from "../queue/build-queue.js";
 import type { TemplatesStore } from "../store/templates-store.js";
 import type { Uploads } from "../uploads/uploads.js";
 import type { Recipe } from "./recipe.js";
-import type { PackedFiles } from "./recipe-files.js";
+import { packFiles } from "./recipe-files.js";
 import { recipeProgress, remedyFor } from "./recipe-progress.js";
 
 export interface RecipeBuildsOptions {
@@ -26,8 +26,6 @@ export interface RecipeBuildsOptions {
   readonly catalog: Catalog;
   readonly queue: Pick<BuildQueue, "start" | "ended" | "cancel">;
   readonly uploads: Pick<Uploads, "keep">;
-  /** Makes archives of files that steps copy. */
-  readonly pack: (files: PackedFiles) => Promise<void>;
   readonly backendOf: (template: string) => SandboxBackend;
   /** Default limits of a template's sandboxes. */
   readonly limitsOf: (template: string) => Limits;
@@ -143,18 +141,18 @@ export class RecipeBuilds {
 
   /** @throws Error with the reason of a failed build */
   async #buildUnlessReady(template: string): Promise<void> {
-    const { recipes, backendOf, queue, store, uploads, pack, clock, log } = this.#options;
+    const { recipes, backendOf, queue, store, uploads, clock, log } = this.#options;
     const recipe = recipes.get(template);
     const backend = backendOf(template);
     if (recipe === undefined) return;
     const tag = this.#digestOf(template);
     if (this.#tagged(template, tag)?.build.backend === backend.name) return;
     const { digest: _, folder, ...asked } = recipe;
-    for (const { args, filesHash: hash } of recipe.steps) {
-      const [source] = args;
-      if (hash === undefined || source === undefined || folder === undefined) continue;
+    for (const step of recipe.steps) {
+      const { filesHash: hash } = step;
+      if (hash === undefined || folder === undefined) continue;
       const { signal } = this.#stopping;
-      await uploads.keep({ tenant: SERVER, hash }, (path) => pack({ folder, source, path, signal }));
+      await uploads.keep({ tenant: SERVER, hash }, (path) => packFiles({ step, folder, path }, signal));
     }
     const beganMs = clock.now();
     const { buildId, limits } = this.#enter(template, backend, tag);

@@ -1,60 +1,31 @@
-import { createHash, type Hash } from "node:crypto";
-import { createReadStream } from "node:fs";
-import { lstat, readdir, readlink } from "node:fs/promises";
-import { join } from "node:path";
 import { messageOf } from "@coppice/core";
-import { BuildFailure } from "../model/build-failure.js";
 import type { BuildStep } from "../model/build-request.js";
-import type { HostPrograms } from "../images/host-programs.js";
-
-const PATTERN = /[*?[\\]/;
+import { findFiles, readIgnored } from "../uploads/folder-files.js";
+import { type FilesToPack, hashFolder, packFolder } from "../uploads/pack-folder.js";
 
 /** A COPY step with the name of an archive of its files, which changes with them; other steps as they are. @throws Error */
 export async function withFiles(step: BuildStep, folder: string | undefined): Promise<BuildStep> {
-  const [source] = step.args;
-  if (step.type !== "COPY" || source === undefined) return step;
+  if (step.type !== "COPY") return step;
   if (folder === undefined) throw new Error("COPY: a recipe of the configuration has no folder to copy from");
-  if (PATTERN.test(source)) throw new Error(`COPY ${source}: patterns are not supported`);
-  const hash = createHash("sha256").update(JSON.stringify(step.args));
   try {
-    await hashEntry(hash, folder, source);
+    return { ...step, filesHash: await hashFolder(await filesOf(step, folder)) };
   } catch (error) {
-    throw new Error(`COPY ${source}: ${messageOf(error)}`, { cause: error });
+    throw new Error(`COPY ${step.args[0]}: ${messageOf(error)}`, { cause: error });
   }
-  return { ...step, filesHash: hash.digest("hex") };
 }
 
-/** All that COPY keeps of an entry and of those in it: names, kinds, permissions and contents. */
-async function hashEntry(hash: Hash, folder: string, path: string): Promise<void> {
-  const place = join(folder, path);
-  const stats = await lstat(place);
-  const entry = [path, stats.mode & 0o777];
-  if (stats.isSymbolicLink()) hash.update(JSON.stringify([...entry, "link", await readlink(place)]));
-  else if (stats.isDirectory()) {
-    hash.update(JSON.stringify([...entry, "directory"]));
-    for (const name of (await readdir(place)).toSorted()) await hashEntry(hash, folder, join(path, name));
-  } else if (stats.isFile()) {
-    hash.update(JSON.stringify([...entry, "file", stats.size]));
-    for await (const chunk of createReadStream(place)) hash.update(chunk as Buffer);
-  } else throw new Error(`${place} is no file, directory or link`);
-}
-
-/** Writes an archive of the files of a COPY step. @throws BuildFailure, the signal's reason */
+/** Writes the archive of a COPY step. @throws Error, the signal's reason */
 export async function packFiles(
-  programs: HostPrograms,
-  { folder, source, path, signal }: PackedFiles,
+  { step, folder, path }: { readonly step: BuildStep; readonly folder: string; readonly path: string },
+  signal: AbortSignal,
 ): Promise<void> {
-  const args = ["-c", "-f", path, "-C", folder, "--", source];
-  const { code, output } = await programs.run("tar", { args, cwd: "/", environment: {}, signal });
-  if (code !== 0)
-    throw new BuildFailure(`the files of COPY ${source} cannot be packed: ${output.trim()}`, undefined);
+  await packFolder(await filesOf(step, folder), path, signal);
 }
 
-export interface PackedFiles {
-  readonly folder: string;
-  /** Relative to the folder. */
-  readonly source: string;
-  /** For the archive. */
-  readonly path: string;
-  readonly signal: AbortSignal;
+async function filesOf({ args }: BuildStep, folder: string): Promise<FilesToPack> {
+  const [source = ""] = args;
+  const files = await findFiles(folder, source, await readIgnored(folder));
+  if (files.length === 0) throw new Error("the folder has no such file");
+  // Times of a checkout are no part of a recipe.
+  return { folder, files: files.map((file) => ({ ...file, modifiedAt: new Date(0) })), of: args };
 }

@@ -15,16 +15,31 @@ export interface PackedFolder {
   readonly hash: string;
 }
 
+/** Files of a folder for a COPY step. */
+export interface FilesToPack {
+  readonly folder: string;
+  readonly files: readonly FolderFile[];
+  /** What else decides on the files of the step. */
+  readonly of: readonly string[];
+}
+
+/** The hash that `packFolder` returns for files, without an archive. */
+export async function hashFolder({ folder, files, of }: FilesToPack): Promise<string> {
+  const hash = createHash("sha256").update(JSON.stringify(of));
+  for (const { path: name, type, mode, size, link } of files) {
+    hash.update(JSON.stringify([name, type, mode, size, link]));
+    if (type !== "file") continue;
+    for await (const chunk of createReadStream(join(folder, name))) hash.update(chunk as Buffer);
+  }
+  return hash.digest("hex");
+}
+
 /**
  * Writes files of a folder into a compressed tar file.
- * @param of what else decides on the files of the step. @throws Error for a file that changes meanwhile.
+ * @throws Error for a file that changes meanwhile.
  */
 export async function packFolder(
-  {
-    folder,
-    files,
-    of,
-  }: { readonly folder: string; readonly files: readonly FolderFile[]; readonly of: readonly string[] },
+  { folder, files, of }: FilesToPack,
   path: string,
   signal: AbortSignal,
 ): Promise<PackedFolder> {
