@@ -14,6 +14,8 @@
 //            runs the program of the instructions in namespaces that end with it, or with this process; answers as `run`
 //   kill     number                           kills what a request to `confine` started
 //   disk     operation, directory …           answers as `answer_about_disk`
+//   connect  pid, start time, port            opens a connection to a loopback port of a sandbox by its first process, and
+//            passes it through the channel of Node.js, with the request's number as the message
 //
 // All numbers are little-endian; texts contain no NUL. Ends with the server: at end of file.
 // Optional arguments are those of `enter_user_namespace`.
@@ -40,11 +42,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "connect.h"
 #include "disk.h"
 #include "instructions.h"
+#include "process-start.h"
 #include "user-namespace.h"
 
-enum { LOCK = 1, LAUNCH, END, REMOVE, RUN, DISK, START, CONFINE, KILL };
+enum { LOCK = 1, LAUNCH, END, REMOVE, RUN, DISK, START, CONFINE, KILL, CONNECT };
 enum { FRAME_LIMIT = 1 << 20, WORDS_LIMIT = 4096, JOBS_LIMIT = 512, TEXT_LIMIT = 16384, SERVER = 3 };
 enum { LOG_LIMIT = 65536 };
 
@@ -114,22 +118,6 @@ static void reply(uint32_t number, uint8_t status, ...) {
 }
 
 // --- processes
-
-/** The 22nd field of /proc/<pid>/stat, which distinguishes processes that reuse a pid. */
-static bool read_start(pid_t pid, char start[32]) {
-  char path[64], line[1024];
-  snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
-  int fd = open(path, O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return false;
-  ssize_t length = read(fd, line, sizeof line - 1);
-  close(fd);
-  if (length <= 0) return false;
-  line[length] = 0;
-  // The program's name is in parentheses and may contain any character.
-  char *field = strrchr(line, ')');
-  for (unsigned index = 0; field != NULL && index < 20; index++) field = strchr(field + 1, ' ');
-  return field != NULL && sscanf(field, " %31[0-9]", start) == 1;
-}
 
 static struct job *add_job(uint32_t number, uint8_t operation) {
   struct job *job = calloc(1, sizeof *job);
@@ -414,6 +402,7 @@ static void delegate(uint32_t number, uint8_t operation, const char **words, uns
   if (pid < 0) return refuse(job);
   if (pid > 0) return;
   if (operation == REMOVE) remove_trees(words, count, say);
+  if (operation == CONNECT) connect_inside(number, words, say);
   answer_about_disk(words, count, say);
 }
 
@@ -480,7 +469,8 @@ static void handle(uint8_t *bytes, size_t length) {
   else if (operation == LOCK && count == 1) lock(number, words[0]);
   else if (operation == LAUNCH && count >= 4) launch(number, words, count);
   else if (operation == END && count == 3) end(number, words);
-  else if (operation == REMOVE || (operation == DISK && count >= 2)) delegate(number, operation, words, count);
+  else if (operation == REMOVE || (operation == DISK && count >= 2) || (operation == CONNECT && count == 3))
+    delegate(number, operation, words, count);
   else if (operation == RUN && count >= 2) run(number, words, count);
   else if (operation == START && count >= 2) start(number, words, count);
   else if (operation == CONFINE && count >= 2) confine(number, words, count);
@@ -568,12 +558,15 @@ int main(int argument_count, char **arguments) {
   signal(SIGHUP, SIG_IGN);
   umask(077);
   fcntl(SERVER, F_SETFD, FD_CLOEXEC);
+  fcntl(CHANNEL, F_SETFD, FD_CLOEXEC);
+  // Node.js names its channel there, for children of its own kind.
+  clearenv();
   if (argument_count == 1 + USER_NAMESPACE_WORDS) {
     const char *what = enter_user_namespace(arguments + 1);
     if (what != NULL) snprintf(failure, sizeof failure, "cannot %s: %s", what, strerror(errno));
   }
   for (;;) {
-    struct pollfd polled[JOBS_LIMIT + 1] = {{SERVER, POLLIN, 0}};
+    struct pollfd polled[JOBS_LIMIT + 2] = {{SERVER, POLLIN, 0}};
     struct job *waiting[JOBS_LIMIT];
     unsigned count = job_count;
     for (unsigned index = 0; index < count; index++) {
@@ -581,9 +574,11 @@ int main(int argument_count, char **arguments) {
       bool is_silent = jobs[index]->operation == END ? jobs[index]->has_ended : !jobs[index]->is_open;
       polled[index + 1] = (struct pollfd){is_silent ? -1 : jobs[index]->fd, POLLIN, 0};
     }
-    if (ppoll(polled, count + 1, NULL, &none) < 0) {
-      for (unsigned index = 0; index <= count; index++) polled[index].revents = 0;
+    polled[count + 1] = (struct pollfd){CHANNEL, POLLIN, 0};
+    if (ppoll(polled, count + 2, NULL, &none) < 0) {
+      for (unsigned index = 0; index <= count + 1; index++) polled[index].revents = 0;
     }
+    if (polled[count + 1].revents != 0) drain_channel();
     for (unsigned index = 0; index < count; index++) {
       if (polled[index + 1].revents == 0) continue;
       if (waiting[index]->operation == END) waiting[index]->has_ended = true;

@@ -26,6 +26,7 @@ import type { ControlGroup, GroupUsage } from "./limits/control-groups.js";
 import type { DiskWatch, Watched } from "./limits/disk-watch.js";
 import { DiskQuota, filesWithQuota } from "./limits/disk-quota.js";
 import { areClosed, checkEgressRules, type Egress } from "./network/egress.js";
+import { InsideConnections } from "./network/inside-connections.js";
 import type { Opened } from "./open-host.js";
 import type { Chain } from "./storage/layer-store.js";
 import type { SnapshotStore } from "./storage/snapshot-store.js";
@@ -93,6 +94,7 @@ export class NamespaceSandbox implements Sandbox {
   #facts: SandboxFacts;
   #group: ControlGroup;
   #connection: AgentConnection | undefined;
+  #inside: InsideConnections;
   #files: Files | undefined;
   /** True while only its files and its record exist. */
   #isHalted = false;
@@ -126,6 +128,7 @@ export class NamespaceSandbox implements Sandbox {
     this.#group = group;
     this.#knownKills = options.knownKills;
     this.#isNew = options.isNew;
+    this.#inside = new InsideConnections(launcher);
     if (agent !== undefined) this.#attach(agent);
     if (onRestart !== undefined) {
       this.stopping = {
@@ -173,7 +176,10 @@ export class NamespaceSandbox implements Sandbox {
   }
 
   async dial(port: number, signal: AbortSignal): Promise<Duplex> {
-    return this.#agent.dial(port, signal);
+    void this.#agent;
+    const [inside, init] = [this.#inside, await readInit(this.#options.paths)];
+    if (init === undefined) throw new SandboxError("sandbox_ended", "the sandbox has ended");
+    return inside.dial(init, port, signal);
   }
 
   async stats(): Promise<Stats> {
@@ -227,10 +233,13 @@ export class NamespaceSandbox implements Sandbox {
   #attach(agent: AgentConnection): void {
     const { memoryLayersMiB, project } = this.#facts;
     const isHeldByFileSystem = memoryLayersMiB !== undefined || project !== undefined;
+    const inside = new InsideConnections(this.#options.launcher);
     this.#connection = agent;
+    this.#inside = inside;
     this.#files = isHeldByFileSystem ? agent.files : filesWithQuota(agent.files, this.#quota);
     const watched = isHeldByFileSystem ? undefined : this.#watchDisk();
     void agent.closed.then(async () => {
+      inside.close();
       if (watched !== undefined) this.#options.diskWatch?.remove(watched);
       const isExpected = this.#isDestroyed || this.#isDetached || this.#facts.isStopped === true;
       if (!isExpected && this.#connection === agent) this.#loss.resolve(await this.#lossReason());

@@ -1,6 +1,6 @@
 import { spawn, type ChildProcess } from "node:child_process";
 import { once } from "node:events";
-import type { Socket } from "node:net";
+import { Socket } from "node:net";
 import { SandboxError } from "@coppice/core";
 import type { UserNamespace } from "./user-namespace.js";
 
@@ -14,11 +14,13 @@ const OPERATIONS = {
   start: 7,
   confine: 8,
   kill: 9,
+  connect: 10,
 } as const;
 type Operation = keyof typeof OPERATIONS;
 
 const HEADER_BYTES = 9;
 const FRAME_LIMIT_BYTES = 1 << 20;
+const ARRIVAL_MS = 5_000;
 
 /** First process of a sandbox. Pid and start time identify it even if the pid is reused. */
 export interface Init {
@@ -49,6 +51,8 @@ export class Launcher {
   /** By pid, first processes of sandboxes that may still run. */
   readonly #living: Map<number, Init>;
   readonly #waiting = new Map<number, Waiting>();
+  /** By the number of a request, who waits for its connection. */
+  readonly #connecting = new Map<number, (connection: Socket) => void>();
   #running: { readonly child: ChildProcess; readonly socket: Socket } | undefined;
   #received: Buffer = Buffer.alloc(0);
   #next = 1;
@@ -155,6 +159,33 @@ export class Launcher {
     return answer ?? "";
   }
 
+  /**
+   * Opens a connection to a loopback port in the network of a sandbox.
+   * @throws Error with the reason of the kernel, or the signal's.
+   */
+  async connect(init: Init, port: number, signal: AbortSignal): Promise<Socket> {
+    signal.throwIfAborted();
+    const { number, answer } = this.#send("connect", [String(init.pid), init.start, String(port)]);
+    const { promise, resolve, reject } = Promise.withResolvers<Socket>();
+    let timer: NodeJS.Timeout | undefined;
+    const expect = (): void => {
+      // It never arrives at a server without a free descriptor.
+      const lost = new SandboxError("launcher_unavailable", "the connection did not arrive");
+      if (this.#connecting.has(number)) timer = setTimeout(reject, ARRIVAL_MS, lost);
+    };
+    const abandon = (): void => reject(signal.reason);
+    this.#connecting.set(number, resolve);
+    answer.then(expect, reject);
+    signal.addEventListener("abort", abandon, { once: true });
+    try {
+      return await promise;
+    } finally {
+      this.#connecting.delete(number);
+      signal.removeEventListener("abort", abandon);
+      clearTimeout(timer);
+    }
+  }
+
   /** Ends the process and waits for its exit. Later requests are rejected. */
   async close(): Promise<void> {
     this.#isClosed = true;
@@ -170,7 +201,7 @@ export class Launcher {
     const [neighbour = ""] = this.#living.keys();
     const words = this.#users === undefined ? [] : [...this.#users.words, String(neighbour)];
     const child = spawn(this.#binary, words, {
-      stdio: ["ignore", "ignore", "inherit", "pipe"],
+      stdio: ["ignore", "ignore", "inherit", "pipe", "ipc"],
       env: {},
       // Protected from a terminal's Ctrl-C, which is for the server.
       detached: true,
@@ -184,8 +215,17 @@ export class Launcher {
     child.on("exit", () => fail(new Error("unexpected exit")));
     socket.on("error", fail);
     socket.on("data", (data: Buffer) => this.#receive(data));
+    child.on("message", (number: number, connection) => {
+      if (!(connection instanceof Socket)) return;
+      // An error before anybody listens would end the server.
+      connection.on("error", () => undefined);
+      const take = this.#connecting.get(number);
+      if (take === undefined) connection.destroy();
+      else take(connection);
+    });
     // It must not keep the server's event loop alive.
     child.unref();
+    child.channel?.unref();
     socket.unref();
     this.#running = running;
     this.#received = Buffer.alloc(0);

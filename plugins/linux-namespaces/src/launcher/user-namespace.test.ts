@@ -21,7 +21,9 @@ describe(
       await compileForAll();
       await using user = await makeOrdinaryUser();
       const names = ["isolation", "namespace-sandbox", "recovery", "images", "hostile-images"];
-      const files = [...names, "launcher/confined-program"].map((name) => `${name}.test.js`);
+      const files = [...names, "launcher/confined-program", "network/inside-connections"].map(
+        (name) => `${name}.test.js`,
+      );
       await testApart(context, placeOf(user), files);
     });
 

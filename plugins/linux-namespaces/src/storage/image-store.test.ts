@@ -36,7 +36,11 @@ describe("an image that was committed", () => {
     const store = new ImageStore({
       directory: join(directory, "images"),
       packing: join(directory, "packing"),
-      launcher: { remove, run: async () => ({ code: 0, output: "" }), disk: async () => "77 3" } as unknown as Launcher,
+      launcher: {
+        remove,
+        run: async () => ({ code: 0, output: "" }),
+        disk: async () => "77 3",
+      } as unknown as Launcher,
       chainsInUse: async () => inUse,
       users: undefined,
       ids: undefined,
