@@ -15,6 +15,7 @@ import { kernelMemory } from "./benchmarks/kernel-memory.js";
 import { manyKernels } from "./benchmarks/many-kernels.js";
 import { measure } from "./report/measure.js";
 import { proxy } from "./benchmarks/proxy.js";
+import { proxyBesideNginx } from "./benchmarks/proxy-beside-nginx.js";
 import { report, reportCompared, reportReading } from "./report/report.js";
 import { besidePeer } from "./rows/beside-peer.js";
 import type { ComparedRow } from "./report/compared-row.js";
@@ -41,6 +42,7 @@ const BENCHMARKS: ReadonlyMap<string, Benchmark> = new Map([
   ["many-kernels", manyKernels],
   ["files", files],
   ["proxy", proxy],
+  ["proxy-nginx", proxyBesideNginx],
   ["stdout", stdout],
   ["idle", idle],
   ["images", images],

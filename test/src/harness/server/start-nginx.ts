@@ -32,30 +32,42 @@ export interface Certificate {
  * without TLS where no certificate is given.
  */
 export async function startNginx(upstream: string, certificate?: Certificate): Promise<Nginx> {
-  const directory = await mkdtemp(join(tmpdir(), "coppice-nginx-"));
-  const port = await freePort();
   const shipped = await readFile(CONFIGURATION, "utf8");
-  const site = shipped
-    .replace("server 127.0.0.1:3000;", `server ${new URL(upstream).host};`)
-    .replace("keepalive 64;", "keepalive 1;")
-    .replace(
-      /listen 443( ssl[^;]*);/,
-      (_, tls: string) => `listen 127.0.0.1:${port}${certificate ? tls : ""};`,
-    )
-    .replace(/^ +ssl_certificate .*$/m, certificate ? `ssl_certificate ${certificate.cert};` : "")
-    .replace(/^ +ssl_certificate_key .*$/m, certificate ? `ssl_certificate_key ${certificate.key};` : "");
+  const siteOf = (port: number): string =>
+    shipped
+      .replace("server 127.0.0.1:3000;", `server ${new URL(upstream).host};`)
+      .replace("keepalive 64;", "keepalive 1;")
+      .replace(
+        /listen 443( ssl[^;]*);/,
+        (_, tls: string) => `listen 127.0.0.1:${port}${certificate ? tls : ""};`,
+      )
+      .replace(/^ +ssl_certificate .*$/m, certificate ? `ssl_certificate ${certificate.cert};` : "")
+      .replace(/^ +ssl_certificate_key .*$/m, certificate ? `ssl_certificate_key ${certificate.key};` : "");
+  return serveByNginx(siteOf, certificate ? "https" : "http");
+}
+
+/** Text of a configuration with one worker, whose files are in a directory that has `logs`. */
+export function nginxConfiguration(site: string, directory: string): string {
   const paths = TEMPORARY.map((name) => `  ${name}_temp_path ${join(directory, name)};\n`).join("");
   const user = process.getuid?.() === 0 ? "user root;\n" : "";
+  return (
+    `${user}daemon off;\nworker_processes 1;\npid ${join(directory, "pid")};\nerror_log ${join(directory, "error.log")};\n` +
+    `events { worker_connections 256; }\nhttp {\n  access_log off;\n${paths}${site}}\n`
+  );
+}
+
+/** Starts nginx with a site on a free port. */
+export async function serveByNginx(
+  siteOf: (port: number) => string,
+  protocol: "http" | "https" = "http",
+): Promise<Nginx> {
+  const directory = await mkdtemp(join(tmpdir(), "coppice-nginx-"));
+  const port = await freePort();
   const configuration = join(directory, "nginx.conf");
   await mkdir(join(directory, "logs"));
-  await writeFile(
-    configuration,
-    `${user}daemon off;\nworker_processes 1;\npid ${join(directory, "pid")};\nerror_log ${join(directory, "error.log")};\n` +
-      `events { worker_connections 256; }\nhttp {\n  access_log off;\n${paths}${site}}\n`,
-  );
+  await writeFile(configuration, nginxConfiguration(siteOf(port), directory));
   const child: ChildProcess = spawn(NGINX, ["-p", directory, "-c", configuration], { stdio: "ignore" });
   const ended = once(child, "exit");
-  const url = `${certificate ? "https" : "http"}://127.0.0.1:${port}`;
   const stop = async (): Promise<void> => {
     if (child.exitCode === null) child.kill("SIGTERM");
     await ended;
@@ -73,5 +85,5 @@ export async function startNginx(upstream: string, certificate?: Certificate): P
     await stop();
     throw error;
   }
-  return { url, [Symbol.asyncDispose]: stop };
+  return { url: `${protocol}://127.0.0.1:${port}`, [Symbol.asyncDispose]: stop };
 }
