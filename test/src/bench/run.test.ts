@@ -9,7 +9,7 @@ import { promisify } from "node:util";
 const run = promisify(execFile);
 const PROGRAM = fileURLToPath(new URL("run.js", import.meta.url));
 const ROW = /^(.+?) {2,}(\d+)((?: +[\d.]+){3,9}) +([\d.]+)x$/;
-const ROWS = ["exec", "stdout", "burst"];
+const ROWS = ["exec", "stdout", "burst", "files"];
 const SMALL = ["--seconds", "0.05", "--mib", "2", "--sandboxes", "3"];
 
 describe("the benchmarks", { timeout: 240_000 }, () => {
@@ -72,8 +72,8 @@ describe("the benchmarks", { timeout: 240_000 }, () => {
       const { stdout } = await run(process.execPath, [PROGRAM, ...ROWS, "--peer", url, ...SMALL]);
       const rows = stdout
         .split("\n")
-        .filter((text) => /^\w.* [\d.]+ (ms|per s) +[\d.]+ (ms|per s) +[\d.]+x$/.test(text));
-      assert.equal(rows.length, 4, stdout);
+        .filter((text) => /^\w.* [\d.]+ (ms|per s|MiB\/s) +[\d.]+ (ms|per s|MiB\/s) +[\d.]+x$/.test(text));
+      assert.equal(rows.length, 7, stdout);
     } finally {
       peer.kill("SIGTERM");
       await once(peer, "exit");

@@ -21,6 +21,7 @@ import { besidePeer } from "./rows/beside-peer.js";
 import type { ComparedRow } from "./report/compared-row.js";
 import { recordRows } from "./rows/record-rows.js";
 import { burstRows } from "./rows/burst-rows.js";
+import { downloadRows, fileRows } from "./rows/file-rows.js";
 import { outputRows, startRows } from "./rows/start-rows.js";
 import type { Row } from "./rows/row.js";
 import { runCode } from "./benchmarks/run-code.js";
@@ -58,6 +59,8 @@ const ROWS: ReadonlyMap<string, readonly Row[]> = new Map([
   ["exec", startRows],
   ["stdout", outputRows],
   ["burst", burstRows],
+  ["files", fileRows],
+  ["download", downloadRows],
 ]);
 
 const BACKENDS: readonly BackendName[] = ["local-process", "linux-namespaces", "jail-freebsd"];
