@@ -1,9 +1,9 @@
 #!/bin/sh
-# zfs(8) of zfs-fuse: `zfs …`. Commands begin side by side and run one at a time: two that mount together write the halves
-# of what they have to say into one pipe of the daemon, whose reader then waits for the rest of a path, with all of its
-# requests behind it, and two that begin together can be given each other's connection.
+# zfs(8) of zfs-fuse: `zfs …`. Commands run together, but those that can mount or unmount run one at a time: two of them
+# write the halves of what they have to say into one pipe of the daemon, whose reader then waits for the rest of a path,
+# with all of its requests behind it.
 #
-# The first `destroy` of a filesystem that begins while another command runs says that it is busy, as ZFS does while
+# The first `destroy` of a filesystem that begins while another of these runs says that it is busy, as ZFS does while
 # something holds it (module/zfs/dsl_destroy.c, dsl_destroy_head_check_impl: EBUSY for holds beyond those it expects).
 # A dying jail refers to its root (sys/kern/kern_jail.c, prison_deref: pr_root), which is not unmounted without -f then.
 #
@@ -13,7 +13,7 @@
 # (dsl_destroy.c, dsl_destroy_head; dsl_synctask.c, dsl_sync_task_sync). zfs-fuse refuses `set` in a full pool. So the slop
 # is a reservation here, half of which those commands may use; without that dataset it is used up.
 #
-# Not done here: commands that really run together, and what they hold of each other's datasets. zpool(8) has no stand-in:
+# Not done here: two commands that mount, really run together, and what they hold of each other's datasets. zpool(8) has no stand-in:
 # no part of Coppice calls it but scripts/freebsd-smoke.sh and scripts/freebsd-vm-steps.sh, which need FreeBSD.
 state=$(dirname "$0")/../state
 case "$1 $2" in
@@ -42,16 +42,18 @@ if [ "$1" = destroy ]; then
     ;;
   esac
 fi
-case $1 in
-set | inherit | rename | promote)
+case "$* " in
+"get "* | "list "* | "snapshot "* | "destroy "*@*) exec /usr/sbin/zfs "$@" ;;
+"set "* | "inherit "* | "rename "* | "promote "*)
   exec 9> "$state/zfs.lock"
-  flock 9
+  case $2 in coppice:* | refquota=*) ;; *) flock 9 ;; esac
   said=$(/usr/sbin/zfs "$@" 2>&1) && exit 0
   code=$?
   for last; do :; done
   slop=${last%%/*}/slop
   case $said in
   *"out of space"*)
+    flock 9
     if /usr/sbin/zfs set refreservation=64M "$slop" 2> /dev/null; then
       said=$(/usr/sbin/zfs "$@" 2>&1)
       code=$?
