@@ -203,6 +203,7 @@ async function assemble({ configuration, source, clock, log, cleanup }: Assembly
       idleTimeoutMs: config.http.proxyIdleTimeout,
       maxIdle: config.http.proxyIdleConnections,
       headLimit: config.http.proxyHeadLimit,
+      metrics: coreMetrics,
     }),
     exchanges: exchangeLimit(config.http.proxyMaxExchanges),
     metrics: httpMetrics(coreMetrics),

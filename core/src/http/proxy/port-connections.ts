@@ -1,5 +1,6 @@
 import type { Duplex } from "node:stream";
 import { setTimeout as pause } from "node:timers/promises";
+import { Counter, type Registry } from "prom-client";
 import { SandboxError } from "../../kernel/errors.js";
 import type { LiveSandbox } from "../../sandbox/model/live-sandbox.js";
 import { EdgeRefusal } from "../messages/edge-refusal.js";
@@ -13,6 +14,7 @@ export interface PortConnectionsOptions {
   readonly maxIdle: number;
   /** Most bytes of the head of an answer. */
   readonly headLimit: number;
+  readonly metrics: Registry;
 }
 
 /** Pauses between dials to a program that is just starting. */
@@ -21,16 +23,31 @@ const DIAL_PAUSES_MS = [100, 200, 300, 400];
 /** Connections to the ports of sandboxes. Idle ones are kept for the next request. */
 export class PortConnections {
   readonly #options: PortConnectionsOptions;
+  /** How often a request got each kind of connection. A counter with labels would take a microsecond each time. */
+  readonly #uses = { kept: 0, opened: 0 };
   /** Idle ones by port. */
   readonly #pools = new WeakMap<LiveSandbox, Map<number, PortConnection[]>>();
 
   constructor(options: PortConnectionsOptions) {
     this.#options = options;
+    const uses = this.#uses;
+    new Counter({
+      name: "coppice_proxy_connections_total",
+      help: "Connections to ports of sandboxes that requests got: kept ones, and newly opened ones",
+      labelNames: ["how"],
+      registers: [options.metrics],
+      collect() {
+        this.reset();
+        for (const how of ["kept", "opened"] as const) this.inc({ how }, uses[how]);
+      },
+    });
   }
 
   /** Takes an idle connection, the one that waited for the shortest time. */
   take({ sandbox, port }: Target): PortConnection | undefined {
-    return this.#pools.get(sandbox)?.get(port)?.pop();
+    const connection = this.#pools.get(sandbox)?.get(port)?.pop();
+    if (connection !== undefined) this.#uses.kept += 1;
+    return connection;
   }
 
   /**
@@ -40,6 +57,7 @@ export class PortConnections {
    */
   async dial(target: Target, signal: AbortSignal, isShared: boolean): Promise<PortConnection> {
     const stream = await dialPort(target, signal);
+    this.#uses.opened += 1;
     const { headLimit } = this.#options;
     const keep = isShared ? (connection: PortConnection) => this.#keep(target, connection) : undefined;
     const onClose = (connection: PortConnection): void => this.#forget(target, connection);

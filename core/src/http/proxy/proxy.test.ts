@@ -134,6 +134,14 @@ describe("the proxy to a sandbox's ports", { timeout: 240_000 }, () => {
     return { status: incoming.statusCode, text, seen: () => JSON.parse(text) as Seen };
   }
 
+  /** Connections that requests got, by the metrics. */
+  async function uses(): Promise<{ readonly kept: number; readonly opened: number }> {
+    const text = await (await fetch(`${server.urls["ops"]}/metrics`)).text();
+    const count = (how: string): number =>
+      Number(new RegExp(`^coppice_proxy_connections_total\\{how="${how}"\\} (\\d+)$`, "m").exec(text)?.[1]);
+    return { kept: count("kept"), opened: count("opened") };
+  }
+
   it("keeps a connection for the next request, with and without a body", async () => {
     for (const body of ["", "some", "", "more"]) {
       const answer = await ask({ method: body === "" ? "GET" : "POST", body });
@@ -142,8 +150,11 @@ describe("the proxy to a sandbox's ports", { timeout: 240_000 }, () => {
     }
     assert.equal(program.connections.length, 1);
     assert.equal(program.requests, 4);
+    const before = await uses();
     for (let round = 0; round < 20; round += 1) await ask();
     assert.equal(program.connections.length, 1);
+    const after = await uses();
+    assert.deepEqual([after.kept - before.kept, after.opened - before.opened], [20, 0]);
   });
 
   it("keeps connections within their limits of number and time", async () => {
