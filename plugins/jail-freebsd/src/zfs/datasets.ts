@@ -206,6 +206,8 @@ export class Datasets {
     // Its mount point would be in the way of the next dataset of that name.
     await zfsUntilFree(this.#host, ["unmount", "-f", path]);
     if (await this.#isDestroyed(path)) return;
+    // First: a mark that seems to have failed may be there.
+    this.#hasRetained = true;
     try {
       await this.#host.run("zfs", ["set", "mountpoint=none", path]);
       await this.set(name, "state", "retained");
@@ -215,7 +217,6 @@ export class Datasets {
       // It looks abandoned: sweeps mark it once there is room.
       this.#unmarked.add(name);
     }
-    this.#hasRetained = true;
   }
 
   /** Makes a whole image of a dataset, which nothing changes any more. */
@@ -229,11 +230,13 @@ export class Datasets {
   /** Makes a dataset the whole image `to`. When it rejects, the dataset has its name and mount point, but no mount. */
   async sealAs(name: string, to: string, mountPoint: string): Promise<void> {
     await zfsUntilFree(this.#host, ["unmount", "-f", this.#path(name)]);
-    await zfsUntilFree(this.#host, ["rename", this.#path(name), this.#path(to)]);
     try {
+      await zfsUntilFree(this.#host, ["rename", this.#path(name), this.#path(to)]);
       await this.seal(to);
     } catch (error) {
-      await this.#host.run("zfs", ["rename", this.#path(to), this.#path(name)]);
+      // A command that was killed may have had its effect. What is missing is fine.
+      await zfsUntilFree(this.#host, ["destroy", this.imageSnapshot(to)]);
+      await zfsUntilFree(this.#host, ["rename", this.#path(to), this.#path(name)]);
       await this.#host.run("zfs", ["set", `mountpoint=${mountPoint}`, this.#path(name)]);
       throw error;
     }

@@ -3,7 +3,7 @@ import { mkdir, readdir, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { after, before, describe, it } from "node:test";
 import type { Sandbox, SandboxSpec } from "@coppice/core/backend";
-import { fakeClock, smallRoot, WITHOUT_SMALL_ROOT, writeImageLayout } from "@coppice/core/testing";
+import { fakeClock } from "@coppice/core/testing";
 import plugin, { type JailSettings } from "@coppice/plugin-jail-freebsd";
 import { reasonWithoutFreebsdHost } from "../../harness/freebsd/freebsd-host.js";
 import { FaultScene, type FaultyAct, FaultyHost, newId } from "../../harness/freebsd/jail-faults.js";
@@ -63,21 +63,6 @@ const stops: FaultyAct<Sandbox> = {
   },
 };
 
-/** An image that is unpacked, one that a sandbox of it becomes, and both removed in the order of their making. */
-const imagesOf = (layout: string): FaultyAct<undefined> => ({
-  act: async (scene) => {
-    const { backend } = scene;
-    const [lower, upper] = [newId(), newId()];
-    const source = { layout, reference: "image", maxBytes: 2 ** 28, maxEntries: 1_000 };
-    await backend.images?.unpack(lower, source, new AbortController().signal);
-    const sandbox = await scene.make({ ...alone, image: { id: lower, user: "root" } });
-    await sandbox.committing?.commit(upper);
-    await backend.images?.remove(lower);
-    await sandbox.destroy();
-    await backend.images?.remove(upper);
-  },
-});
-
 function specOf({ id }: Sandbox): SandboxSpec {
   return { id, template: "base", limits: {}, ...alone };
 }
@@ -131,15 +116,6 @@ describe("what a jail can do beside running, on a host that fails", { skip }, ()
 
   it("leaves nothing of a volume, in a sandbox or not", async () => {
     assert.ok((await host.failAtEach("dead", volumes)) >= 18);
-    await host.checkDecoys();
-  });
-
-  it("leaves nothing of images, one of them made of a sandbox", { skip: WITHOUT_SMALL_ROOT }, async () => {
-    const layout = join(host.host.directory, "layout");
-    await writeImageLayout(layout, { layers: [smallRoot()] });
-    for (const fault of ["dead", "late"] as const) {
-      assert.ok((await host.failAtEach(fault, imagesOf(layout))) >= 30);
-    }
     await host.checkDecoys();
   });
 
