@@ -5,6 +5,7 @@ import { createInterface } from "node:readline";
 import { describe, it } from "node:test";
 import { fileURLToPath } from "node:url";
 import { promisify } from "node:util";
+import { reasonWithoutNginx } from "../harness/server/start-nginx.js";
 
 const run = promisify(execFile);
 const PROGRAM = fileURLToPath(new URL("run.js", import.meta.url));
@@ -53,6 +54,22 @@ describe("the benchmarks", { timeout: 240_000 }, () => {
       const { stdout } = await run(process.execPath, [PROGRAM, "images", ...SMALL]);
       assert.match(stdout, /^images: unpack 2 MiB\n.*\nfloor: umoci raw unpack .*\nimages\.unpack .*x$/m);
       assert.match(stdout, /^commit of 64 MiB .*x$/m);
+    },
+  );
+
+  it(
+    "of the proxy beside nginx print how far both are from the direct connection",
+    { skip: reasonWithoutNginx ?? false },
+    async () => {
+      const { stdout } = await run(process.execPath, [PROGRAM, "proxy-nginx", ...SMALL]);
+      for (const atOnce of [1, 16])
+        assert.match(
+          stdout,
+          new RegExp(
+            `^proxy-nginx: ${atOnce} .*\\n.*\\nfloor: .* 1\\.00x\\nthrough nginx.*x\\nthrough the server.*x$`,
+            "m",
+          ),
+        );
     },
   );
 

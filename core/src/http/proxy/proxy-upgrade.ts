@@ -63,11 +63,14 @@ class Tunnel implements PortExchange {
     if (this.#asking === undefined) return;
     const { answered, message, target } = this.#asking;
     this.#connection.begin(this);
+    if (socket.destroyed) {
+      this.#connection.abandon(this);
+      return;
+    }
     socket.once("close", () => {
       this.#connection.abandon(this);
       this.#asking?.answered.resolve();
     });
-    if (socket.destroyed) this.#connection.abandon(this);
     // Read from the start: an unread socket does not reveal that its client has left.
     socket.on("data", (bytes: Buffer) => this.#send(bytes));
     socket.once("end", () => this.#hangUp());
