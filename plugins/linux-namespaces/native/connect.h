@@ -1,6 +1,7 @@
 #ifndef COPPICE_CONNECT_H
 #define COPPICE_CONNECT_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 /** Descriptor of the channel over which child_process of Node.js takes handles. */
@@ -13,6 +14,12 @@ enum { CHANNEL = 4 };
  * @param say takes the reason of a failure.
  */
 _Noreturn void connect_inside(uint32_t number, const char **words, int say);
+
+/**
+ * Does the same without a child, for root, who can return to this network.
+ * @return false when the handshake was not over at once, or anything failed: then a child is to try, which may wait.
+ */
+bool connect_at_once(uint32_t number, const char **words);
 
 /** Drops what Node.js says of passed connections: unread, it would fill the channel. Ends this process with it. */
 void drain_channel(void);

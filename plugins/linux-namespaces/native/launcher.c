@@ -469,6 +469,8 @@ static void handle(uint8_t *bytes, size_t length) {
   else if (operation == LOCK && count == 1) lock(number, words[0]);
   else if (operation == LAUNCH && count >= 4) launch(number, words, count);
   else if (operation == END && count == 3) end(number, words);
+  else if (operation == CONNECT && count == 3 && !is_in_user_namespace() && connect_at_once(number, words))
+    reply(number, 0, NULL);
   else if (operation == REMOVE || (operation == DISK && count >= 2) || (operation == CONNECT && count == 3))
     delegate(number, operation, words, count);
   else if (operation == RUN && count >= 2) run(number, words, count);
