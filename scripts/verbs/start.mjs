@@ -4,7 +4,7 @@ import { runBuilt } from "../toolchain/run-built.mjs";
 import { ensureTemplatePackages } from "../toolchain/template-packages.mjs";
 
 /** Young objects in 2 MiB at a time: less memory and shorter pauses, see docs/measurements.md. */
-const NODE_OPTIONS = ["--max-semi-space-size=2"];
+const NODE_OPTIONS = ["--max-semi-space-size=4"];
 /** The C library has one heap, in place of one for each thread; see there, too. */
 const ENVIRONMENT = { MALLOC_ARENA_MAX: "1" };
 

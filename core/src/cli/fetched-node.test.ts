@@ -24,7 +24,7 @@ it(
   async () => {
     const options = [
       `--import=data:text/javascript,${encodeURIComponent(PRELOADED)}`,
-      "--max-semi-space-size=2",
+      "--max-semi-space-size=4",
     ];
     const running = promisify(execFile)(process.execPath, [...options, COPPICE, "--help"], {
       env: { ...process.env, IS_OLD: "yes" },

@@ -12,7 +12,7 @@ export const COPPICE = fileURLToPath(new URL("../../../../core/bin/coppice.mjs",
 
 const START_TIMEOUT_MS = 30_000;
 /** As in the project's own start scripts. */
-const NODE_OPTIONS = ["--max-semi-space-size=2"];
+const NODE_OPTIONS = ["--max-semi-space-size=4"];
 const ENVIRONMENT = { MALLOC_ARENA_MAX: "1" };
 
 /** A folder with a configuration in it, the data of its server, and nothing else; removed by `remove`. */
