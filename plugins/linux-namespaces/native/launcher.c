@@ -16,6 +16,8 @@
 //   disk     operation, directory …           answers as `answer_about_disk`
 //   connect  pid, start time, port            opens a connection to a loopback port of a sandbox by its first process, and
 //            passes it through the channel of Node.js, with the request's number as the message
+//   groups   count, control group …, then file and text …
+//            makes the control groups, then writes the texts; a file with `-` before its path may be missing
 //
 // All numbers are little-endian; texts contain no NUL. Ends with the server: at end of file.
 // Optional arguments are those of `enter_user_namespace`.
@@ -23,6 +25,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <linux/sched.h>
 #include <poll.h>
 #include <signal.h>
@@ -48,7 +51,7 @@
 #include "process-start.h"
 #include "user-namespace.h"
 
-enum { LOCK = 1, LAUNCH, END, REMOVE, RUN, DISK, START, CONFINE, KILL, CONNECT };
+enum { LOCK = 1, LAUNCH, END, REMOVE, RUN, DISK, START, CONFINE, KILL, CONNECT, GROUPS };
 enum { FRAME_LIMIT = 1 << 20, WORDS_LIMIT = 4096, JOBS_LIMIT = 512, TEXT_LIMIT = 16384, SERVER = 3 };
 enum { LOG_LIMIT = 65536 };
 
@@ -447,6 +450,39 @@ static void lock(uint32_t number, const char *path) {
   reply(number, 0, NULL);
 }
 
+// --- control groups
+
+static bool write_text(const char *path, const char *text) {
+  int fd = open(path, O_WRONLY | O_CLOEXEC);
+  if (fd < 0) return false;
+  ssize_t written = write(fd, text, strlen(text));
+  int error = errno;
+  close(fd);
+  errno = error;
+  return written >= 0;
+}
+
+/** Here and not in a child: the kernel does this in some microseconds, and waits for no disk. */
+static void make_groups(uint32_t number, const char **words, unsigned count) {
+  unsigned groups = (unsigned)strtoul(words[0], NULL, 10), at = 1;
+  if (groups >= count || (count - 1 - groups) % 2 != 0) stop("an unknown request");
+  const char *failed = NULL;
+  mode_t mask = umask(022);
+  for (; failed == NULL && at <= groups; at++) {
+    if (mkdir(words[at], 0755) < 0) failed = words[at];
+  }
+  umask(mask);
+  for (; failed == NULL && at < count; at += 2) {
+    bool may_be_missing = words[at][0] == '-';
+    const char *path = words[at] + may_be_missing;
+    if (!write_text(path, words[at + 1]) && !(may_be_missing && errno == ENOENT)) failed = path;
+  }
+  if (failed == NULL) return reply(number, 0, NULL);
+  char text[PATH_MAX + 64];
+  snprintf(text, sizeof text, "%s: %s", failed, strerror(errno));
+  reply(number, 1, text, NULL);
+}
+
 // --- the loop
 
 static void handle(uint8_t *bytes, size_t length) {
@@ -476,6 +512,7 @@ static void handle(uint8_t *bytes, size_t length) {
   else if (operation == RUN && count >= 2) run(number, words, count);
   else if (operation == START && count >= 2) start(number, words, count);
   else if (operation == CONFINE && count >= 2) confine(number, words, count);
+  else if (operation == GROUPS && count >= 2) make_groups(number, words, count);
   else if (operation == KILL && count == 1) kill_confined(number, words[0]);
   else stop("an unknown request");
 }

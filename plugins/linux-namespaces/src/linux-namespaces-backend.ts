@@ -169,7 +169,7 @@ export class LinuxNamespacesBackend implements SandboxBackend {
       network = hasWayOut ? opened.egress?.take() : undefined;
       project = opened.quotas?.take();
       firstId = opened.ids?.take();
-      group = await opened.groups.create(spec.id, limits);
+      group = await opened.groups.create(spec.id, limits, opened.launcher);
       const facts: SandboxFacts = {
         id: spec.id,
         template: spec.template,
@@ -281,7 +281,7 @@ export class LinuxNamespacesBackend implements SandboxBackend {
       firstId = opened.ids?.take();
       signal.throwIfAborted();
       await opened.launcher.remove(paths.socket, paths.init, ...workDirectories(paths, root.overlays.length));
-      group = await opened.groups.create(spec.id, limits);
+      group = await opened.groups.create(spec.id, limits, opened.launcher);
       const isRestricted = before.isRestricted === true || spec.egress !== undefined || areClosed(rules);
       const facts = { ...before, limits, groups: group.record, network, isRestricted, firstId };
       const wanted = { paths, template: root, facts, group, volumes, hasLayers: true };
@@ -405,7 +405,7 @@ export class LinuxNamespacesBackend implements SandboxBackend {
     const made = new NamespaceSandbox({
       ...opened,
       ...sandbox,
-      knownKills: agent === undefined ? 0 : (await group.usage()).outOfMemoryKills,
+      knownKills: agent === undefined || sandbox.isNew ? 0 : (await group.usage()).outOfMemoryKills,
       snapshots: opened.users === undefined ? opened.snapshots : undefined,
       limitsOf: (limits) => fullLimits(limits, this.#settings.limits),
       diskScanEntries: this.#settings.diskScanEntries,

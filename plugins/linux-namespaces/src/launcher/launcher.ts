@@ -15,6 +15,7 @@ const OPERATIONS = {
   confine: 8,
   kill: 9,
   connect: 10,
+  groups: 11,
 } as const;
 type Operation = keyof typeof OPERATIONS;
 
@@ -33,6 +34,14 @@ export interface Init {
 export interface HostRun {
   readonly code: number;
   readonly output: string;
+}
+
+/** What to write to a file of a control group. */
+export interface GroupFile {
+  readonly path: string;
+  readonly text: string;
+  /** True for a file that some kernels do not have. */
+  readonly isOptional: boolean;
 }
 
 interface Waiting {
@@ -107,6 +116,12 @@ export class Launcher {
   /** Removes files and trees that no other process can change. Missing ones are fine. */
   async remove(...paths: readonly string[]): Promise<void> {
     await this.#ask("remove", paths);
+  }
+
+  /** Makes control groups, then writes to their files. @throws Error that names the path. */
+  async makeGroups(paths: readonly string[], texts: readonly GroupFile[]): Promise<void> {
+    const files = texts.flatMap(({ path, text, isOptional }) => [`${isOptional ? "-" : ""}${path}`, text]);
+    await this.#ask("groups", [String(paths.length), ...paths, ...files]);
   }
 
   /** Runs a program of the host. @param input at most 64 KiB. */
