@@ -17,6 +17,7 @@ describe("the benchmarks", { timeout: 240_000 }, () => {
   for (const name of [
     "create",
     "burst",
+    "pool",
     "exec",
     "run-code",
     "code-output",
@@ -122,7 +123,7 @@ describe("the benchmarks", { timeout: 240_000 }, () => {
         assert.equal(code, 64);
         assert.match(
           stderr,
-          /^usage: npm run bench -- create\|burst\|exec\|run-code\|code-output\|kernel-memory\|many-kernels\|files\|proxy\|proxy-nginx\|stdout\|idle/,
+          /^usage: npm run bench -- create\|burst\|pool\|exec\|run-code\|code-output\|kernel-memory\|many-kernels\|files\|proxy\|proxy-nginx\|stdout\|idle/,
         );
         return true;
       });

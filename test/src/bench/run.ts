@@ -14,6 +14,7 @@ import { images } from "./benchmarks/images.js";
 import { kernelMemory } from "./benchmarks/kernel-memory.js";
 import { manyKernels } from "./benchmarks/many-kernels.js";
 import { measure } from "./report/measure.js";
+import { pool } from "./benchmarks/pool.js";
 import { proxy } from "./benchmarks/proxy.js";
 import { proxyBesideNginx } from "./benchmarks/proxy-beside-nginx.js";
 import { report, reportCompared, reportReading } from "./report/report.js";
@@ -36,6 +37,7 @@ import type { BackendName } from "../harness/server/start-full-server.js";
 const BENCHMARKS: ReadonlyMap<string, Benchmark> = new Map([
   ["create", create],
   ["burst", burst],
+  ["pool", pool],
   ["exec", exec],
   ["run-code", runCode],
   ["code-output", codeOutput],

@@ -116,7 +116,8 @@ export class SandboxRegistry implements Sandboxes {
     // Set before the first await: this keeps parallel creations below the maximum.
     this.#held.set(record.id, held);
     const probe = request.readinessProbe ?? template.readinessProbe;
-    return this.#creations.make(held, backend, { timeoutMs: request.timeoutMs, probe, signal });
+    using _yielding = this.#options.pools.yieldTo(template.name);
+    return await this.#creations.make(held, backend, { timeoutMs: request.timeoutMs, probe, signal });
   }
 
   /** @throws SandboxError for what cannot be created as requested. */

@@ -32,7 +32,13 @@ const pool = z
       .describe(
         "Most sandboxes that are kept ready: each creation that finds none ready raises their number by one",
       ),
-    refill: atLeastOne(1).describe("Sandboxes that are made ready at the same time"),
+    refill: z
+      .int()
+      .positive()
+      .optional()
+      .describe(
+        "Sandboxes that are made ready at the same time; as many as are asked for while one is made, up to the number of processors, when absent",
+      ),
     shrinkAfter: duration("10m").describe("Time without such a creation after which the number falls by one"),
   })
   .superRefine(({ min, max }, context) => {

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { mkdtempSync, rmSync } from "node:fs";
-import { tmpdir } from "node:os";
+import { availableParallelism, tmpdir } from "node:os";
 import { join } from "node:path";
 import { it, type TestContext } from "node:test";
 import { Registry } from "prom-client";
@@ -346,6 +346,48 @@ it("the next server destroys the pool of a crashed one", async (context) => {
   assert.ok(!before.includes(after[0] ?? ""));
   assert.equal(second.backend.alive.sandboxes, 1);
   await second.stop();
+});
+
+it("a pool makes as many at once as are asked for meanwhile, and one while a creator waits", async (context) => {
+  const processors = availableParallelism();
+  let preparing = 0;
+  const counts: number[] = [];
+  const prepared: (() => void)[] = [];
+  const prepare = async (): Promise<void> => {
+    counts.push(++preparing);
+    await new Promise<void>((resolve) => prepared.push(resolve));
+    preparing -= 1;
+  };
+  let gate: Promise<void> | undefined;
+  const onProvision = (step: string): Promise<void> | undefined => {
+    const mine = gate;
+    if (step === "start") gate = undefined;
+    return step === "start" ? mine : undefined;
+  };
+  const backend = new MemoryBackend({ onProvision });
+  const domain = await startDomain(context, { pool: { min: 4 }, backend, warmUp: { prepare } });
+  const goOn = async (): Promise<void> => {
+    await domain.clock.advance(1000);
+    for (const finish of prepared.splice(0)) finish();
+    await domain.settle();
+  };
+  for (let second = 0; second < 4; second += 1) await goOn();
+  assert.deepEqual(counts, [1, 1, 1, 1], "nobody asks");
+  counts.length = 0;
+  for (let asked = 0; asked < 4; asked += 1) await domain.sandboxes.create(base);
+  await domain.settle();
+  assert.equal(Math.max(...counts), Math.min(processors, 4));
+  counts.length = 0;
+  const { promise, resolve } = Promise.withResolvers<void>();
+  gate = promise;
+  const waiting = domain.sandboxes.create(base);
+  await domain.settle();
+  await goOn();
+  assert.deepEqual(counts, [1], "a creator waits");
+  resolve();
+  await waiting;
+  await goOn();
+  await goOn();
 });
 
 it("a pool whose maximum is below its minimum is refused", () => {

@@ -1,3 +1,4 @@
+import { availableParallelism } from "node:os";
 import type { Clock } from "../../kernel/clock.js";
 import { messageOf } from "../../kernel/errors.js";
 import type { Logger } from "../../observe/logger.js";
@@ -19,6 +20,8 @@ export interface WarmPoolOptions {
   readonly log: Logger;
 }
 
+/** Weight of the last one in the average time that making one takes. */
+const NEWEST = 0.3;
 const FIRST_RETRY_MS = 1000;
 const MAX_RETRY_MS = 60_000;
 
@@ -33,6 +36,11 @@ export class WarmPool {
   readonly #closed = new AbortController();
   #kept: number;
   #isFilling = false;
+  /** Creators that wait for a sandbox that the pool did not have. */
+  #waiting = 0;
+  #makeMs = 0;
+  /** When sandboxes were asked for, while one of the pool is made. */
+  #askedAtMs: number[] = [];
   #failures = 0;
   /** Last failure since a success. */
   #reason: string | undefined;
@@ -57,20 +65,42 @@ export class WarmPool {
   take(): HeldSandbox | undefined {
     const held = this.#ready.shift();
     if (held === undefined) this.#grow();
+    this.#askedAtMs.push(this.#options.clock.now());
     return held;
+  }
+
+  /** Leaves the processors to a creator for whom a sandbox is made, until disposal. */
+  yieldTo(): Disposable {
+    this.#waiting += 1;
+    return {
+      [Symbol.dispose]: () => {
+        this.#waiting -= 1;
+        this.refill();
+      },
+    };
   }
 
   /** Makes missing sandboxes in the background. */
   refill(): void {
-    const { settings } = this.#options;
     if (!this.#isFilling || this.#cancelRetry !== undefined) return;
-    while (this.#making.size < settings.refill && this.#ready.length + this.#making.size < this.#kept) {
+    const atOnce = this.#atOnce();
+    while (this.#making.size < atOnce && this.#ready.length + this.#making.size < this.#kept) {
       const made = this.#makeOne().finally(() => {
         this.#making.delete(made);
         this.refill();
       });
       this.#making.add(made);
     }
+  }
+
+  /** As many as are asked for while one is made: the pool is filled as fast as it is emptied. */
+  #atOnce(): number {
+    // Not none: creators that come one after the other would keep the pool empty.
+    if (this.#waiting > 0) return 1;
+    const { settings, clock } = this.#options;
+    const sinceMs = clock.now() - this.#makeMs;
+    this.#askedAtMs = this.#askedAtMs.filter((atMs) => atMs > sinceMs);
+    return settings.refill ?? Math.min(availableParallelism(), this.#askedAtMs.length + 1);
   }
 
   /** Ends every sandbox of the pool, those that are being made included. */
@@ -85,9 +115,11 @@ export class WarmPool {
 
   /** Never rejects. */
   async #makeOne(): Promise<void> {
-    const { make, discard, onFailure, log } = this.#options;
+    const { make, discard, onFailure, clock, log } = this.#options;
+    const beganMs = clock.now();
     try {
       const held = await make(this.#closed.signal);
+      this.#makeMs += (clock.now() - beganMs - this.#makeMs) * (this.#makeMs === 0 ? 1 : NEWEST);
       this.#failures = 0;
       this.#reason = undefined;
       if (this.#closed.signal.aborted) await discard(held);

@@ -45,11 +45,12 @@ export function warmPools(registry: Registry) {
     take(template: string): HeldSandbox | undefined {
       const pool = pools.get(template);
       const held = pool?.take();
-      if (pool !== undefined && held === undefined) {
-        takes.inc({ template, outcome: "miss" });
-        pool.refill();
-      }
+      if (pool !== undefined && held === undefined) takes.inc({ template, outcome: "miss" });
       return held;
+    },
+    /** Makes fewer sandboxes ready while one of the template is made for its creator, until disposal. */
+    yieldTo(template: string): Disposable | undefined {
+      return pools.get(template)?.yieldTo();
     },
     handedOut(template: string, outcome: "hit" | "broken"): void {
       takes.inc({ template, outcome });

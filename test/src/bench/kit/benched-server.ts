@@ -21,6 +21,8 @@ export const WARM = 'coppice_sandboxes_warm{template="warm"}';
 export interface BenchedServerOptions {
   /** Settings of plugins in place of the usual ones; those of `jupyter` are merged with them. */
   readonly settings?: Readonly<Record<string, unknown>>;
+  /** Settings of the pool of the template `warm`; one that grows to one sandbox when absent. */
+  readonly pool?: Readonly<Record<string, unknown>>;
   /** `warn` when absent. */
   readonly logLevel?: "warn" | "debug";
 }
@@ -42,7 +44,7 @@ export class BenchedServer extends ServerClient {
 
   static async start(
     backend: BackendName,
-    { settings = {}, logLevel = "warn" }: BenchedServerOptions = {},
+    { settings = {}, pool = { max: 1 }, logLevel = "warn" }: BenchedServerOptions = {},
   ): Promise<BenchedServer> {
     const freebsd = backend === "jail-freebsd" ? await openFreebsdHost() : undefined;
     const installation = await makeInstallation({
@@ -52,7 +54,7 @@ export class BenchedServer extends ServerClient {
         sandboxes: {
           maximum: 1000,
           defaultBackend: backend,
-          templates: { base: {}, zygote: {}, warm: { pool: { max: 1 } } },
+          templates: { base: {}, zygote: {}, warm: { pool } },
         },
       },
       plugins: (directory) => {
