@@ -54,7 +54,7 @@ export interface ListenerServices {
   readonly targeting: Targeting;
   readonly clientAddresses: ClientAddresses;
   readonly foreignPages: ForeignPages;
-  readonly peers: Pick<KnownPeers, "arrivalAt">;
+  readonly peers: Pick<KnownPeers, "arrivalAt" | "requirePlace">;
   readonly connections: PortConnections;
   readonly exchanges: ExchangeLimit;
   readonly metrics: HttpMetrics;
@@ -345,7 +345,7 @@ export class HttpListener implements Listener {
     // HTTP/1.0 has no Host, and libraries on top rely on one.
     message.headers.host ??= this.name;
     request.isPassedOn = arrival !== undefined;
-    const { surfaces, targeting } = this.#services;
+    const { surfaces, targeting, peers } = this.#services;
     const found =
       arrival === undefined ? await targeting.find(message, request, this) : targeting.findHere(message);
     if (found !== undefined && "relay" in found) {
@@ -357,11 +357,14 @@ export class HttpListener implements Listener {
     const claiming = target && surfaces.ofPort(target.port);
     if (target !== undefined && claiming === undefined) {
       request.surface = PROXY;
+      peers.requirePlace();
       return { kind: "proxy", target };
     }
     requirePlainPath(message, request.url);
     const surface = claiming ?? surfaces.get(arrival?.listener ?? this.name);
     request.surface = surface.name;
+    // An operator looks there at a server that has lost its place.
+    if (surface.name !== "ops") peers.requirePlace();
     return { kind: "surface", target, surface };
   }
 

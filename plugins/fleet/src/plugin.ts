@@ -12,7 +12,6 @@ import {
   Peers,
   Sandboxes,
   Startups,
-  Targets,
 } from "@coppice/core";
 import { fleetConfig } from "./fleet-config.js";
 import { readIdentity } from "./membership/identity.js";
@@ -47,7 +46,6 @@ export const plugin = definePlugin({
     placements: Placements,
     sandboxes: Sandboxes,
     startups: Startups,
-    targets: Targets,
   },
   verbs: {
     fleet: {
@@ -58,7 +56,7 @@ export const plugin = definePlugin({
       remove: fleetRemove,
     },
   },
-  setup(context, { clock, listeners, peers, placements, sandboxes, startups, targets }) {
+  setup(context, { clock, listeners, peers, placements, sandboxes, startups }) {
     const { config, log } = context;
     const { secret, address, connectTimeout: connectMs, maxLookups } = config;
     const node = config.node ?? hostname().toLowerCase();
@@ -119,6 +117,7 @@ export const plugin = definePlugin({
       context.onStop(() => lost.stop());
     });
 
+    const requireMember = (): void => membership.require();
     const router = new FleetPeers({
       listener: config.listener,
       node,
@@ -126,7 +125,7 @@ export const plugin = definePlugin({
       store,
       nodes,
       sandboxes: found,
-      requireMember: () => membership.require(),
+      requireMember,
       tls: config.ca === undefined ? {} : { ca: readFileSync(config.ca, "utf8") },
       connectMs,
       gatherMs: config.gatherTimeout,
@@ -134,7 +133,6 @@ export const plugin = definePlugin({
     });
     context.onStop(() => router.close());
     peers.use(router);
-    const requireMember = (): void => membership.require();
     const placement = new FleetPlacement({
       node,
       nodes,
@@ -156,15 +154,13 @@ export const plugin = definePlugin({
       keyKeptMs: config.idempotencyKept,
     });
     placements.use((request, signal) => placement.choose(request, signal));
-    targets.guard(() => membership.require());
-    context.guard("api", () => membership.require());
-    // Requests of other servers alone come to it, and they have shown who they are.
-    context.guard(config.listener, () => membership.require());
+    // Requests of other servers alone come to it, and they have shown who they are (`arrivalOf`).
+    context.guard(config.listener, requireMember);
     context.http(config.listener).post("/offers", async (ctx) => {
       const asked = await readJsonBody(ctx.req, z.looseObject({ template: z.string(), owner: z.string() }));
       ctx.body = ownOffer(asked as unknown as CreateSandbox, sandboxes);
     });
-    context.health("fleet", async () => membership.require());
+    context.health("fleet", async () => requireMember());
   },
 });
 

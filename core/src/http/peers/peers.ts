@@ -20,6 +20,8 @@ export interface Arrival {
 export interface PeerFinder {
   /** Name of the listener for requests of other servers. It serves nothing else. */
   readonly listener: string;
+  /** @throws SandboxError while this server may not serve the sandboxes that it has. */
+  requirePlace(): void;
   /** @throws SandboxError unless the sender is a peer. */
   arrivalOf(message: IncomingMessage): Arrival;
   /**
@@ -61,6 +63,11 @@ export class KnownPeers implements Peers {
   use(finder: PeerFinder): void {
     if (this.#finder !== undefined) throw new Error("another plugin knows the peers of this server");
     this.#finder = finder;
+  }
+
+  /** @throws SandboxError while this server may not serve the sandboxes that it has. */
+  requirePlace(): void {
+    this.#finder?.requirePlace();
   }
 
   /** Undefined at a listener for clients. @throws SandboxError */

@@ -53,6 +53,10 @@ export class FleetPeers implements PeerFinder {
     };
   }
 
+  requirePlace(): void {
+    this.#options.requireMember();
+  }
+
   arrivalOf(message: IncomingMessage): Arrival {
     const { secret, listener: own, requireMember } = this.#options;
     const arrival = takeArrival(message, { secret, own });
