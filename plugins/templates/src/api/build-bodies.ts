@@ -1,6 +1,6 @@
 import { z } from "zod";
 import type { LogEntry } from "../model/build-log.js";
-import type { BuildLimits, BuildRecord } from "../model/build-record.js";
+import { type BuildLimits, type BuildRecord, LEAST_MEMORY_MIB } from "../model/build-record.js";
 import type { BuildBase } from "../model/build-request.js";
 import { debianBase } from "../model/recipe-settings.js";
 import type { Transfer } from "../model/transfer.js";
@@ -9,7 +9,6 @@ import type { SandboxBackend } from "@coppice/core/backend";
 import type { TemplatesConfig } from "../templates-config.js";
 
 const MEBIBYTE = 2 ** 20;
-const LEAST_MEMORY_MIB = 128;
 const MAX_NAME = 1000;
 
 const tags = z.array(z.string().max(MAX_NAME)).max(1000);

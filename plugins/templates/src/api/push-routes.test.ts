@@ -41,12 +41,14 @@ describe("the route of pushes", () => {
       pusher,
       script: async ({ startCommand }, _surroundings, make) => ({
         ...(await make()),
-        start: startCommand === undefined ? undefined : STARTED,
+        start: startCommand === undefined ? undefined : { ...STARTED, command: startCommand },
       }),
     });
     const start = { ...START, startCmd: STARTED.command };
     await server.ended(await server.build("own:v1", { tenant: "acme", start }), "acme");
     await server.ended(await server.build("open", { tenant: "acme" }), "acme");
+    const long = { ...START, startCmd: "x".repeat(300_000) };
+    await server.ended(await server.build("large", { tenant: "acme", start: long }), "acme");
     await server.ask("PATCH /v2/templates/open", { public: true }, "acme");
   });
   after(() => server.stop());
@@ -146,6 +148,7 @@ describe("the route of pushes", () => {
       "acme",
       404,
     ],
+    ["commands that no image takes", { template: "large", image: "a/b" }, "acme", 400],
     ["an unknown snapshot", { snapshot: "missing", image: "a/b" }, "acme", 404],
     ["a private template of another tenant", { template: "acme/own:v1", image: "a/b" }, "other", 404],
     ["a published template of another tenant", { template: "acme/open", image: "a/b" }, "other", 403],

@@ -164,6 +164,17 @@ describe("pulling an image", { skip: missingPrograms("skopeo") }, () => {
     }
   });
 
+  it("fails when a registry leaves HTTP", async () => {
+    const { registry, reach, image } = await open({
+      answer: ({ socket }) =>
+        socket.end("HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n")
+          .writableEnded,
+    });
+    await using _ = registry;
+    const puller = await pullerOf({ registries: reach });
+    await assert.rejects(pull(puller, image), /: '127\.0\.0\.1:\d+' does not speak HTTP$/);
+  });
+
   it("refuses an image over the limits before its layers are fetched", async () => {
     const { registry, reach, image } = await open();
     await using _ = registry;
@@ -242,6 +253,13 @@ describe("pulling an image", { skip: missingPrograms("skopeo") }, () => {
       const pulled = pull(puller, `${registry.address}/elsewhere:1`);
       await assert.rejects(pulled, /: it has layers outside of its registry$/, key);
     }
+    const escaped = String.raw`{"layers":[{"size":1,"\u0055r\u006Cs" : ["http://127.0.0.1:${port}/secret"]}]}`;
+    const { registry, reach, image } = await open({
+      answer: ({ url = "" }, response) => url.includes("manifests") && response.end(escaped).writableEnded,
+    });
+    await using _ = registry;
+    const escaping = pull(await pullerOf({ registries: reach }), image);
+    await assert.rejects(escaping, /: it has layers outside of its registry$/);
     other.close();
     assert.deepEqual(asked, []);
   });

@@ -3,6 +3,7 @@ import { mkdir, rm } from "node:fs/promises";
 import { join } from "node:path";
 import { messageOf, Semaphore } from "@coppice/core";
 import { BuildFailure } from "../model/build-failure.js";
+import { hostFailure } from "../model/host-failure.js";
 import type { PushedTemplate } from "../model/pushed-template.js";
 import type { RegistryCredentials } from "../model/registry-credentials.js";
 import type { TransferReport } from "../model/transfer.js";
@@ -184,9 +185,11 @@ function refusing<T>(reference: ImageReference, run: () => T): T {
   }
 }
 
-/** The failure of a pull, for its client: whatever fails here is of the registry or its image. */
-function failureOf({ text }: ImageReference, error: unknown): BuildFailure {
+/** The failure of a pull, for its client: whatever fails beside the host's files is of the registry or its image. */
+function failureOf({ text }: ImageReference, error: unknown): Error {
   if (error instanceof BuildFailure) return error;
+  const ofHost = hostFailure(error);
+  if (ofHost !== undefined) return ofHost;
   const reason = error instanceof RegistryRefused ? error.message : messageOf(error);
   return new BuildFailure(`failed to pull image '${text}': ${reason}`, "base", { cause: error });
 }

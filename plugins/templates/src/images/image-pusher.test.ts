@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { once } from "node:events";
-import { mkdir, mkdtemp, readdir, rm } from "node:fs/promises";
+import { mkdir, mkdtemp, readdir, rm, writeFile } from "node:fs/promises";
 import { createServer, type IncomingMessage, type RequestListener } from "node:http";
 import type { AddressInfo } from "node:net";
 import { tmpdir } from "node:os";
@@ -55,11 +55,18 @@ describe("a push", { skip: WITHOUT, timeout: 60_000 }, () => {
       wanted = files(),
       signal = new AbortController().signal,
       registries = {},
-    }: { readonly wanted?: PushedFiles; readonly signal?: AbortSignal; readonly registries?: object } = {},
+      images = {},
+    }: {
+      readonly wanted?: PushedFiles;
+      readonly signal?: AbortSignal;
+      readonly registries?: object;
+      readonly images?: object;
+    } = {},
   ) {
     const { address } = registry;
     const settings = templatesConfig.parse({
       registries: { private: [address], insecure: [address], ...registries },
+      images,
     });
     const pusher = new ImagePusher({ programs, settings, directory: () => join(directory, "layouts") });
     const reports: Transfer[] = [];
@@ -141,7 +148,9 @@ describe("a push", { skip: WITHOUT, timeout: 60_000 }, () => {
       const status = refusing(request);
       if (status === 0) return;
       if (status === 202) return void response.writeHead(202, { location: "/v2/a/blobs/uploads/1" }).end();
-      response.writeHead(status).end(JSON.stringify({ errors: [{ message: "the disk is full" }] }));
+      response
+        .writeHead(status)
+        .end(JSON.stringify({ errors: [{ message: "the disk\u001B\u0007is full" }] }));
     });
     const registries = { private: [full.address], insecure: [full.address] };
     const reference = `${full.address}/a`;
@@ -154,14 +163,41 @@ describe("a push", { skip: WITHOUT, timeout: 60_000 }, () => {
       return 0;
     };
     await assert.rejects(push({ reference }, { registries, signal: ending.signal }), /the client has gone/);
-    const broken: PushedFiles = {
-      ...files(),
-      // oxlint-disable-next-line require-yield
-      async *archive() {
-        throw new Error("no disk");
-      },
-    };
-    await assert.rejects(push({}, { wanted: broken }), /failed to push image '.*': no disk/);
+  });
+
+  for (const [what, failure, code, message] of [
+    [
+      "a full disk",
+      Object.assign(new Error("ENOSPC: open '/srv'"), { code: "ENOSPC", path: "/srv" }),
+      "unavailable",
+      "the server has no room on its disk",
+    ],
+    ["a failure of its backend", new Error("mount /srv"), "internal", "the files cannot be packed"],
+  ] as const) {
+    it(`names no path of the host after ${what}`, async () => {
+      const wanted: PushedFiles = {
+        ...files(),
+        // oxlint-disable-next-line require-yield
+        async *archive() {
+          throw failure;
+        },
+      };
+      await assert.rejects(push({}, { wanted }), { code, message });
+    });
+  }
+
+  it("shows no path of the host where skopeo names one", async () => {
+    const skopeo = join(directory, "skopeo");
+    const says = `time=now level=fatal msg="writing blob: write $PWD/image/x: no space left on device"`;
+    await writeFile(skopeo, `#!/bin/sh\ncat >&2 <<END\n${says}\nEND\nexit 1\n`, { mode: 0o755 });
+    await assert.rejects(push({}, { images: { skopeo } }), {
+      message: /^failed to push image '.*': writing blob: write image\/x: no space left on device$/,
+    });
+  });
+
+  it("refuses more than an image may unpack to, as holes of files are", async () => {
+    const images = { maxSize: "1MiB", maxEntries: 1 };
+    await assert.rejects(push({}, { images }), { message: /^the files have more than 1048576 bytes/ });
   });
 });
 

@@ -3,6 +3,7 @@ import { mkdir, rm } from "node:fs/promises";
 import { join } from "node:path";
 import { messageOf, SandboxError, Semaphore } from "@coppice/core";
 import { BuildFailure } from "../model/build-failure.js";
+import { hostFailure } from "../model/host-failure.js";
 import type { RegistryCredentials } from "../model/registry-credentials.js";
 import type { TransferReport } from "../model/transfer.js";
 import type { TemplatesConfig } from "../templates-config.js";
@@ -52,6 +53,9 @@ export interface ImageTarget {
    */
   push(files: PushedFiles, options: PushOptions): Promise<string>;
 }
+
+/** Of the headers of a file in an archive, with some to spare for long names. */
+const HEADER_BYTES = 4_096;
 
 /** Pushes images with skopeo. */
 export class ImagePusher {
@@ -131,6 +135,8 @@ export class ImagePusher {
     } catch (error) {
       signal.throwIfAborted();
       if (error instanceof SandboxError) throw error;
+      const ofHost = hostFailure(error);
+      if (ofHost !== undefined) throw ofHost;
       const reason = messageOf(error);
       const text =
         error instanceof BuildFailure ? reason : `failed to push image '${reference.text}': ${reason}`;
@@ -144,12 +150,25 @@ export class ImagePusher {
     { archive, bytes }: PushedFiles,
     { layout, report, signal }: Pick<PushOptions, "report" | "signal"> & { readonly layout: string },
   ): Promise<LayoutLayer> {
+    const { maxSize, maxEntries } = this.#options.settings.images;
     async function* counted(): AsyncIterable<Uint8Array> {
       let done = 0;
-      for await (const chunk of archive(signal)) {
-        done += chunk.byteLength;
-        report({ phase: "packing", done, total: done > bytes ? undefined : bytes });
-        yield chunk;
+      try {
+        for await (const chunk of archive(signal)) {
+          done += chunk.byteLength;
+          // Holes of files take no space in their sandbox, and are packed as bytes.
+          if (done > maxSize + maxEntries * HEADER_BYTES) {
+            const text = `the files have more than ${maxSize} bytes, those in holes included`;
+            throw new SandboxError("image_too_large", text);
+          }
+          report({ phase: "packing", done, total: done > bytes ? undefined : bytes });
+          yield chunk;
+        }
+      } catch (error) {
+        if (error instanceof SandboxError) throw error;
+        // What failed is of this host, with its paths.
+        const text = "the files cannot be packed";
+        throw hostFailure(error) ?? new SandboxError("internal_error", text, { cause: error });
       }
     }
     return layerOfArchive(layout, counted(), signal);

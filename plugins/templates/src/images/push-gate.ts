@@ -108,7 +108,9 @@ export async function refusalOf(answer: RegistryAnswer): Promise<Error> {
   let reason = "";
   try {
     const body: unknown = JSON.parse((await readBounded(answer, REFUSAL_BYTES)).toString());
-    reason = `: ${refusal.parse(body).errors[0].message.slice(0, LONGEST_REASON)}`;
+    const { message } = refusal.parse(body).errors[0];
+    // A terminal would obey control characters.
+    reason = `: ${message.slice(0, LONGEST_REASON).replaceAll(/\p{C}+/gu, " ")}`;
   } catch {
     answer.destroy();
   }

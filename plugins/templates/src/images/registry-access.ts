@@ -61,7 +61,8 @@ export class RegistryAccess {
     if (url.protocol !== "https:" && (url.protocol !== "http:" || from.protocol !== "http:")) {
       throw new RegistryRefused(`'${from.host}' leads to '${url.protocol}//${url.host}', which is not HTTPS`);
     }
-    if (this.#private.has(url.host)) return undefined;
+    // A public registry, which its client chooses, has no say over private ones.
+    if (this.#private.has(url.host) && this.#private.has(from.host)) return undefined;
     if (!this.#guard.permitsHost(url.hostname)) throw this.#notPublic(url);
     return (hostname, options, callback) =>
       this.#guard.lookup(hostname, options, (error, ...found) =>

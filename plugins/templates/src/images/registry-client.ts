@@ -173,6 +173,8 @@ export class RegistryClient implements Disposable {
       (answered ?? request).destroy(error);
     });
     request.on("error", (error) => reject(signal.aborted ? (signal.reason as Error) : error));
+    // Without an answer or an error: it has tried to change the protocol.
+    request.on("close", () => reject(new Error(`'${url.host}' does not speak HTTP`)));
     if (body === undefined) request.end();
     // Its failure is an error of the request, too.
     else pipeline(body, request).catch(() => undefined);

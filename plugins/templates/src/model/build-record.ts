@@ -10,6 +10,9 @@ export interface BuildReason {
   readonly step: string | undefined;
 }
 
+/** Of a sandbox of a template. */
+export const LEAST_MEMORY_MIB = 128;
+
 /** Limits of a build, and of the sandboxes of what it makes. */
 export interface BuildLimits {
   readonly cpuCount: number;

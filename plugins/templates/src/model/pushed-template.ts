@@ -14,7 +14,7 @@ const text = z.string().regex(/^[^\0]*$/);
 const context = {
   user: text.min(1),
   workdir: text.optional().transform((value) => value),
-  environment: z.record(text, text),
+  environment: z.record(text.min(1), text),
 };
 const positive = z.int().positive();
 const label = z.object({

@@ -1,5 +1,5 @@
 import type { BuildResult } from "../model/build-context.js";
-import type { BuildLimits } from "../model/build-record.js";
+import { type BuildLimits, LEAST_MEMORY_MIB } from "../model/build-record.js";
 import type { BuildRequest } from "../model/build-request.js";
 import type { TemplatesConfig } from "../templates-config.js";
 
@@ -28,7 +28,11 @@ export function restoredLimits(
       settings.maxCpuCount,
       "CPUs",
     ),
-    memoryMiB: atMost(memoryMiB, Math.floor(settings.maxMemory / MEBIBYTE), "MiB of memory"),
+    memoryMiB: atMost(
+      Math.max(memoryMiB, LEAST_MEMORY_MIB),
+      Math.floor(settings.maxMemory / MEBIBYTE),
+      "MiB of memory",
+    ),
     diskMiB:
       diskMiB === undefined
         ? undefined

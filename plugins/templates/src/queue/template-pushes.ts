@@ -50,6 +50,9 @@ interface PushSource extends PackSource {
   readonly template: PushedTemplate;
 }
 
+/** A pull would read no more back. */
+const MOST_SETTINGS_BYTES = 512 * 1024;
+
 /** Pushes built templates, and snapshots of their sandboxes, to registries. */
 export class TemplatePushes {
   readonly #options: TemplatePushesOptions;
@@ -72,6 +75,11 @@ export class TemplatePushes {
       const text = `backend '${source.backend}' cannot make images of its templates`;
       throw new SandboxError("template_push_unsupported", text);
     }
+    const image = imageSettingsOf(source.template);
+    if (Buffer.byteLength(JSON.stringify(image)) > MOST_SETTINGS_BYTES) {
+      const text = `commands and variables of more than ${MOST_SETTINGS_BYTES} bytes cannot be in an image`;
+      throw new SandboxError("template_push_unsupported", text);
+    }
     return {
       async run(report, signal) {
         using layers = keeper.layersOf(tenant, source.backend);
@@ -85,7 +93,7 @@ export class TemplatePushes {
           {
             archive: (until) => pack(source, until),
             bytes: source.bytes,
-            settings: imageSettingsOf(source.template),
+            settings: image,
           },
           { tenant, report, signal: AbortSignal.any([signal, aborting.signal]) },
         );

@@ -4,7 +4,7 @@ import { readdir, rename, rm, stat } from "node:fs/promises";
 import type { IncomingMessage } from "node:http";
 import { dirname, join } from "node:path";
 import { pipeline } from "node:stream/promises";
-import { type Clock, messageOf, SandboxError } from "@coppice/core";
+import { type Clock, SandboxError } from "@coppice/core";
 import type { TemplatesStore } from "../store/templates-store.js";
 import type { TemplatesConfig } from "../templates-config.js";
 
@@ -86,8 +86,7 @@ export class Uploads {
       await pipeline(message.iterator({ destroyOnReturn: false }), file).catch((error: unknown) => {
         if (message.destroyed && !message.complete)
           throw new SandboxError("upload_invalid", "the upload ended before its last byte", { cause: error });
-        const text = `the archive cannot be stored: ${messageOf(error)}`;
-        throw new SandboxError("store_unavailable", text, { cause: error });
+        throw error;
       });
       await this.#adopt({ tenant, hash }, path, bytes);
     } finally {
