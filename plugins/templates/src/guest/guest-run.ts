@@ -14,7 +14,7 @@ export interface GuestRun {
   readonly signal: AbortSignal;
   /** Output that it has not taken yet slows the command. */
   readonly onOutput?: (output: Output) => void | Promise<void>;
-  /** Standard input; empty when absent. */
+  /** Standard input; empty when absent. A piece must not change until `MOST_WRITES` later ones were asked for. */
   readonly input?: AsyncIterable<Uint8Array>;
   /** Asks the command to end, and ends it after a while. */
   readonly stop?: AbortSignal;
@@ -34,7 +34,8 @@ const LINGERING_MS = 1_000;
 const STOP_MS = 10_000;
 /** Time in which a backend knows why a sandbox has ended. */
 const LOSS_MS = 2_000;
-const MOST_WRITES = 8;
+/** Pieces of input that are on their way at one time. */
+export const MOST_WRITES = 8;
 const STDOUT_BYTES = 1024 * 1024;
 const STDERR_BYTES = 512;
 const PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";

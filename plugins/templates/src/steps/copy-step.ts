@@ -8,7 +8,7 @@ import type { Sandbox } from "@coppice/core/backend";
 import { BuildFailure } from "../model/build-failure.js";
 import type { BuildStep } from "../model/build-request.js";
 import { MOVE_FILES, SOURCE_MISSING, UNPACK_FILES } from "./copy-scripts.js";
-import { failureText, runScript } from "../guest/guest-run.js";
+import { failureText, MOST_WRITES, runScript } from "../guest/guest-run.js";
 import type { StepResult, StepRun } from "./step-run.js";
 
 /** Parsed arguments of `COPY source destination [owner] [mode]`. */
@@ -91,24 +91,43 @@ async function unpack(
     new BuildFailure(`failed to extract files: ${reason}`, undefined, { cause });
   async function* archive(): AsyncGenerator<Uint8Array> {
     let bytes = 0;
-    const file = createReadStream(upload, { highWaterMark: READ_BYTES });
-    const unpacked = (await isGzip(upload)) ? file.pipe(createGunzip({ chunkSize: READ_BYTES })) : file;
-    file.on("error", (error) => unpacked.destroy(error));
     try {
-      for await (const chunk of unpacked) {
-        bytes += (chunk as Buffer).byteLength;
+      for await (const chunk of (await isGzip(upload)) ? unzipped(upload) : blocksOf(upload)) {
+        bytes += chunk.byteLength;
         if (bytes > maxBytes) throw broken(`they have more than ${maxBytes} bytes`);
-        yield chunk as Buffer;
+        yield chunk;
       }
     } catch (error) {
       throw error instanceof BuildFailure ? error : broken(messageOf(error), error);
-    } finally {
-      file.destroy();
-      unpacked.destroy();
     }
   }
   const result = await runScript(sandbox, UNPACK_FILES, { args: [stage], signal, input: archive() });
   if (result.exit.code !== 0) throw broken(failureText(result));
+}
+
+async function* unzipped(path: string): AsyncGenerator<Uint8Array> {
+  const file = createReadStream(path, { highWaterMark: READ_BYTES });
+  const unpacked = file.pipe(createGunzip({ chunkSize: READ_BYTES }));
+  file.on("error", (error) => unpacked.destroy(error));
+  try {
+    yield* unpacked as AsyncIterable<Uint8Array>;
+  } finally {
+    file.destroy();
+    unpacked.destroy();
+  }
+}
+
+/** Reads a file into the same few blocks: a stream's new memory for each takes several times as long as the reading. */
+async function* blocksOf(path: string): AsyncGenerator<Uint8Array> {
+  await using file = await open(path);
+  const blocks = Array.from({ length: MOST_WRITES + 1 }, () => Buffer.allocUnsafeSlow(READ_BYTES));
+  for (;;) {
+    for (const block of blocks) {
+      const { bytesRead } = await file.read(block, 0, block.byteLength);
+      if (bytesRead === 0) return;
+      yield block.subarray(0, bytesRead);
+    }
+  }
 }
 
 async function isGzip(path: string): Promise<boolean> {
