@@ -119,7 +119,11 @@ export class RegistryClient implements Disposable {
     const [, scheme = "", rest = ""] = /^\s*(\w+)\s*(.*)$/s.exec(challenge) ?? [];
     if (scheme.toLowerCase() !== "bearer") return basic;
     const parameters = Object.fromEntries(
-      [...rest.matchAll(/(\w+)="([^"]*)"/g)].map(([, name = "", value = ""]) => [name.toLowerCase(), value]),
+      // Without `\b`, a long word would be tried from each of its letters.
+      [...rest.matchAll(/\b(\w+)="([^"]*)"/g)].map(([, name = "", value = ""]) => [
+        name.toLowerCase(),
+        value,
+      ]),
     );
     if (parameters["realm"] === undefined) return basic;
     const realm = urlOf(parameters["realm"], repository.url);

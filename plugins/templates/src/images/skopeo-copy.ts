@@ -1,5 +1,5 @@
-import { writeFile } from "node:fs/promises";
-import { basename, join } from "node:path";
+import { realpath, writeFile } from "node:fs/promises";
+import { join } from "node:path";
 import { BuildFailure } from "../model/build-failure.js";
 import { ARCHITECTURE, SYSTEM } from "./architecture.js";
 import type { HostPrograms } from "./host-programs.js";
@@ -66,10 +66,11 @@ export async function copyByGate(gate: RegistryGate, copy: GateCopy): Promise<st
     throw new BuildFailure(message, "base");
   }
   const [, said = "it could not be copied"] = /level=fatal msg="((?:[^"\\]|\\.)*)"/.exec(output) ?? [];
-  const paths = new RegExp(`/[^"':]*${basename(directory)}/?`, "g");
+  const place = await realpath(directory);
   return said
     .replaceAll(/\\(.)/g, "$1")
-    .replaceAll(paths, "")
+    .replaceAll(`${place}/`, "")
+    .replaceAll(place, ".")
     .replaceAll(`docker://${image}`, "the image")
     .replaceAll(image, "the image");
 }

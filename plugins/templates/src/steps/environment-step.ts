@@ -24,18 +24,33 @@ export async function environmentStep({ type, args }: BuildStep, run: StepRun): 
     given.set(name, value);
   }
   const names = [...given.values()].flatMap((value) =>
-    [...value.matchAll(REFERENCE)].map(([, braced, , , bare]) => braced ?? bare ?? ""),
+    partsOf(value).flatMap((part) =>
+      [...part.matchAll(REFERENCE)].map(([, braced, , , bare]) => braced ?? bare ?? ""),
+    ),
   );
   const known = names.length === 0 ? new Map<string, string>() : await read([...new Set(names)], run);
-  const expand = (value: string): string =>
-    value.replaceAll(REFERENCE, (_, braced?: string, operator?: string, word = "", bare?: string) => {
+  const expandPart = (part: string): string =>
+    part.replaceAll(REFERENCE, (_, braced?: string, operator?: string, word = "", bare?: string) => {
       const found = known.get(braced ?? bare ?? "") ?? "";
       if (operator === "-" && found === "") return word;
       return operator === "+" && found !== "" ? word : operator === "+" ? "" : found;
     });
+  const expand = (value: string): string => {
+    const [closed = "", ...open] = partsOf(value).map(expandPart);
+    return closed + open.join("${");
+  };
   const added = Object.fromEntries([...given].map(([name, value]) => [name, expand(value)]));
   const { context } = run;
   return { context: { ...context, environment: { ...context.environment, ...added } }, isChanged: false };
+}
+
+/**
+ * Parts of a value to look for references in. Behind its last brace none in braces ends: looking for its end from each
+ * `${` again would hold up the event loop.
+ */
+function partsOf(value: string): readonly [closed: string, ...open: string[]] {
+  const end = value.lastIndexOf("}") + 1;
+  return [value.slice(0, end), ...value.slice(end).split("${")];
 }
 
 /** Variables of root's login shell, which does not see those of earlier steps. */

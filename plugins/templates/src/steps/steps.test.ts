@@ -97,6 +97,13 @@ describe("steps of a build", { skip: WITHOUT_BUILDS, timeout: 240_000, concurren
     assert.deepEqual(await outputOf(["ENV", "L", text[2] ?? ""], ["RUN", 'printf %s "$L" | md5sum']), [
       `${(await import("node:crypto")).hash("md5", text[2] ?? "")}  -`,
     ]);
+    const open = "${HOME:-x} ${HOME:-$HOME ${";
+    assert.deepEqual(
+      await outputOf(["ENV", "A", "${HOME:-".repeat(400_000)], ["ENV", "A", open], ["RUN", 'echo "$A"']),
+      ["/root ${HOME:-/root ${"],
+    );
+    const many = Array.from({ length: 100_000 }, (_, at) => `$NAME_${at}`).join("");
+    assert.match(await failureOf(["ENV", "A", many]), /^argument list too long$/);
     assert.equal(await failureOf(["ENV", "A"]), "ENV requires both a key and value arguments");
     assert.equal(await failureOf(["arg", "A", "1", "B"]), "ARG requires both a key and value arguments");
     assert.equal(await failureOf(["ENV"]), "ENV does not support passing no arguments");
