@@ -194,7 +194,11 @@ export class Membership {
     this.fence.close();
     if (this.#isFenced) return;
     this.#isFenced = true;
-    this.#options.log.warn("this server may not act for the fleet until it has joined again");
+    // A server that stops leaves the fleet by intention.
+    if (!this.#stopping.signal.aborted)
+      this.#options.log.warn(
+        "this server has lost its place in the fleet: it answers 503 until it has joined again",
+      );
     for (const listener of this.#fencedListeners) listener();
   }
 }

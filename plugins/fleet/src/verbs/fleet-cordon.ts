@@ -1,17 +1,17 @@
 import type { VerbAction } from "@coppice/core";
 import type { FleetConfig } from "../fleet-config.js";
 import { setCordon } from "../placement/cordons.js";
-import { serverIn, withStore } from "./with-store.js";
+import { requireServer, serverIn, withStore } from "./with-store.js";
 
 /** Gives a server no new sandboxes. Those that it has go on. */
 export const fleetCordon: VerbAction<FleetConfig> = {
-  usage: "SERVER",
+  usage: "<server>",
   run: (context) => setTo(true, context),
 };
 
 /** Gives it new sandboxes again. */
 export const fleetUncordon: VerbAction<FleetConfig> = {
-  usage: "SERVER",
+  usage: "<server>",
   run: (context) => setTo(false, context),
 };
 
@@ -20,7 +20,10 @@ async function setTo(
   context: Parameters<VerbAction<FleetConfig>["run"]>[0],
 ): Promise<number> {
   const server = serverIn(context.args);
-  await withStore(context, (store) => setCordon(store, server, isCordoned));
+  await withStore(context, async (store) => {
+    await requireServer(store, server);
+    await setCordon(store, server, isCordoned);
+  });
   context.print(isCordoned ? `'${server}' gets no new sandboxes` : `'${server}' gets new sandboxes again`);
   return 0;
 }

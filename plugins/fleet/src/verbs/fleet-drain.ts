@@ -4,7 +4,7 @@ import type { FleetConfig } from "../fleet-config.js";
 import { setCordon } from "../placement/cordons.js";
 import { SANDBOXES, sandboxOf } from "../records/fleet-sandbox.js";
 import type { FleetStore } from "../store/fleet-store.js";
-import { serverIn, withStore } from "./with-store.js";
+import { requireServer, serverIn, withStore } from "./with-store.js";
 
 const POLL_MS = 1000;
 
@@ -13,10 +13,11 @@ const POLL_MS = 1000;
  * is moved or ended by it.
  */
 export const fleetDrain: VerbAction<FleetConfig> = {
-  usage: "SERVER",
+  usage: "<server>",
   async run(context) {
     const server = serverIn(context.args);
     return withStore(context, async (store) => {
+      await requireServer(store, server);
       await setCordon(store, server, true);
       let told: number | undefined;
       for (;;) {

@@ -2,14 +2,15 @@ import { SandboxError, type VerbAction } from "@coppice/core";
 import type { FleetConfig } from "../fleet-config.js";
 import { NODES, nodeOf } from "../membership/node-record.js";
 import { CORDONS } from "../placement/cordons.js";
-import { serverIn, withStore } from "./with-store.js";
+import { requireServer, serverIn, withStore } from "./with-store.js";
 
 /** Gives up a server that will not be back: its sandboxes are lost at once, and its name is free. */
 export const fleetRemove: VerbAction<FleetConfig> = {
-  usage: "SERVER",
+  usage: "<server>",
   async run(context) {
     const server = serverIn(context.args);
     return withStore(context, async (store) => {
+      await requireServer(store, server);
       const key = NODES + server;
       const found = await store.get(key);
       if (found !== undefined && nodeOf(found)?.stoppedAtMs === undefined)

@@ -1,10 +1,16 @@
 import { parseArgs } from "node:util";
-import { SandboxError, type VerbContext } from "@coppice/core";
+import { messageOf, SandboxError, type VerbContext } from "@coppice/core";
 import type { FleetConfig } from "../fleet-config.js";
-import type { FleetStore } from "../store/fleet-store.js";
+import { NODES } from "../membership/node-record.js";
+import { CORDONS } from "../placement/cordons.js";
+import { SANDBOXES, sandboxOf } from "../records/fleet-sandbox.js";
+import { type FleetStore, StoreUnavailable } from "../store/fleet-store.js";
 import { openStore } from "../store/open-store.js";
 
-/** Opens the fleet's store for a verb, whether or not a server runs here. */
+/**
+ * Opens the fleet's store for a verb, whether or not a server runs here.
+ * @throws SandboxError fleet_unavailable when the store cannot be reached, or what `use` throws.
+ */
 export async function withStore<T>(
   { config, clock }: Pick<VerbContext<FleetConfig>, "config" | "clock">,
   use: (store: FleetStore) => Promise<T>,
@@ -12,9 +18,27 @@ export async function withStore<T>(
   const store = openStore(config, clock);
   try {
     return await use(store);
+  } catch (error) {
+    if (!(error instanceof StoreUnavailable)) throw error;
+    const reason = error.cause === undefined ? "" : `: ${messageOf(error.cause)}`;
+    throw new SandboxError("fleet_unavailable", `${error.message}${reason}`, { cause: error });
   } finally {
     await store.close();
   }
+}
+
+/**
+ * Without this check a mistyped name would look like a server that is cordoned, or drained.
+ * @throws SandboxError request_invalid when the fleet knows no server of that name.
+ */
+export async function requireServer(store: FleetStore, server: string): Promise<void> {
+  for (const kind of [NODES, CORDONS]) if ((await store.get(kind + server)) !== undefined) return;
+  const { entries } = await store.list(SANDBOXES);
+  if (entries.some((entry) => sandboxOf(entry)?.node === server)) return;
+  throw new SandboxError(
+    "request_invalid",
+    `the fleet has no server '${server}'; coppice fleet status lists them`,
+  );
 }
 
 /** The one server that a command line names. @throws SandboxError invalid_argument */
@@ -24,7 +48,7 @@ export function serverIn(args: readonly string[]): string {
   if (name === undefined || others.length > 0)
     throw new SandboxError(
       "request_invalid",
-      "expected the name of one server; coppice fleet status has them",
+      "expected the name of one server; coppice fleet status lists them",
     );
   return name;
 }

@@ -1,0 +1,69 @@
+import assert from "node:assert/strict";
+import { mkdtemp, rm } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { describe, it } from "node:test";
+import type { VerbContext } from "@coppice/core";
+import { fakeClock } from "@coppice/core/testing";
+import { type FleetConfig, fleetConfig } from "../fleet-config.js";
+import { NODES, nodeText } from "../membership/node-record.js";
+import { plugin } from "../plugin.js";
+import { setCordon } from "../placement/cordons.js";
+import { withStore } from "./with-store.js";
+
+describe("coppice fleet", () => {
+  it("tells that no member of etcd answers", async () => {
+    const config = fleetConfig.parse({
+      address: "http://127.0.0.1:3100",
+      secret: "0123456789abcdef0123456789abcdef",
+      etcd: { endpoints: ["http://127.0.0.1:1"] },
+    });
+    const asking = withStore({ config, clock: fakeClock() }, (store) => store.get(NODES));
+    const message = /no member of etcd answers: connect ECONNREFUSED 127\.0\.0\.1:1/;
+    await assert.rejects(asking, { reason: "fleet_unavailable", message });
+  });
+
+  it("cordons, drains and removes only servers that the fleet knows", async () => {
+    const directory = await mkdtemp(join(tmpdir(), "coppice-test-"));
+    const config = fleetConfig.parse({
+      address: "http://127.0.0.1:3100",
+      secret: "0123456789abcdef0123456789abcdef",
+      file: join(directory, "fleet.sqlite"),
+    });
+    const clock = fakeClock();
+    const run = async (action: string, ...args: readonly string[]): Promise<readonly string[]> => {
+      const printed: string[] = [];
+      const context: VerbContext<FleetConfig> = {
+        config,
+        args,
+        clock,
+        dataDir: () => directory,
+        server: () => assert.fail("it speaks to no server"),
+        whileStopped: () => assert.fail("it stops no server"),
+        print: (line) => printed.push(line),
+        printTable: (_, rows) => printed.push(...rows.map((row) => row.slice(0, 2).join(" "))),
+      };
+      await plugin.verbs["fleet"]?.[action]?.run(context);
+      return printed;
+    };
+    try {
+      const node = { identity: "a", address: config.address, version: "0.1.0", joinedAtMs: 0 };
+      await withStore({ config, clock }, async (store) => {
+        await store.commit([], [{ put: `${NODES}a`, value: nodeText(node) }]);
+        await setCordon(store, "formerly", true);
+      });
+      for (const action of ["cordon", "uncordon", "drain", "remove"])
+        await assert.rejects(
+          run(action, "b"),
+          /the fleet has no server 'b'; coppice fleet status lists them/,
+        );
+      assert.deepEqual(await run("drain", "a"), ["'a' has no sandboxes and gets no new ones"]);
+      assert.deepEqual(await run("status"), ["a cordoned"]);
+      assert.deepEqual(await run("uncordon", "a"), ["'a' gets new sandboxes again"]);
+      assert.deepEqual(await run("remove", "formerly"), ["'formerly' is no part of the fleet any more"]);
+      await assert.rejects(run("uncordon", "formerly"), /the fleet has no server/);
+    } finally {
+      await rm(directory, { recursive: true });
+    }
+  });
+});
