@@ -47,8 +47,10 @@ export async function main(argv: readonly string[]): Promise<number> {
   if (asksForHelp(argv) && (name !== "sandbox" || args.length === 0)) return help(argv);
   const isOfPlugin = verb === undefined && name !== undefined && args.length > 1;
   if (verb === undefined && !isOfPlugin) {
-    const reason = `coppice: there is no '${name}'${didYouMean(name ?? "", Object.keys(VERBS))}\n`;
-    process.stderr.write(name === undefined ? USAGE : reason + USAGE);
+    const hint =
+      didYouMean(name ?? "", Object.keys(VERBS)) ||
+      `; if it is a plugin's, name an action and a configuration: coppice ${name} <action> <config.yaml>`;
+    process.stderr.write(name === undefined ? USAGE : `coppice: there is no '${name}'${hint}\n${USAGE}`);
     return EXIT_USAGE;
   }
   return reportProblems(name, async () =>

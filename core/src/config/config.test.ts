@@ -46,15 +46,16 @@ it("${env:…} and ${file:…} are filled in, anywhere in a string", () => {
 });
 
 it("unresolved references and duplicate keys are reported together with their positions", async () => {
-  const path = file('a: "${env:NOT_SET}"\nb: "${file:./absent}"\na: 1\n');
+  const path = file('a: "${env:NOT_SET}"\nb: "${file:./absent}"\na: 1\nc: ${KEY}\nd: echo ${KEY}\n');
   const problems = await problemsOf(() => readConfig(path, {}));
-  assert.equal(problems.length, 3);
+  assert.equal(problems.length, 4);
   assert.match(
     problems.join("\n"),
     /coppice\.yaml:1:4 \$\{env:NOT_SET\}: the environment variable NOT_SET is not set/,
   );
   assert.match(problems.join("\n"), /coppice\.yaml:2:4 .*absent/);
   assert.match(problems.join("\n"), /coppice\.yaml:3:1 .*unique/i);
+  assert.match(problems.join("\n"), /coppice\.yaml:4:4 .*write \$\{env:KEY\}/);
 });
 
 it("an unknown key is reported with the known one that it resembles, at any depth", async () => {

@@ -61,6 +61,9 @@ export function configFromValues(values: unknown, name = "configuration"): Confi
 }
 
 function fillIn(text: string, environment: NodeJS.ProcessEnv, directory: string): string {
+  // As it stands, everybody would know this key or secret.
+  if (/^\$\{\w+\}$/.test(text))
+    throw new Error(`${text} is not filled in; write ${text.replace("{", "{env:")}`);
   return text.replace(/\$\{(env|file):([^}]*)\}/g, (whole, kind: string, argument: string) => {
     if (kind === "file") return readFileSync(resolve(directory, argument), "utf8").trim();
     const [name = "", fallback] = argument.split(/:-(.*)/s);

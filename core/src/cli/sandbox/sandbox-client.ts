@@ -79,7 +79,8 @@ async function send(base: string, { method, path, body, headers, signal }: Serve
   }
   if (response.ok) return response;
   const text = await response.text();
-  throw new ApiFailure(`${response.status}: ${errorMessageIn(text)}`, { status: response.status });
+  const hint = response.status === 401 ? "; name a key of this server by --key or COPPICE_TOKEN" : "";
+  throw new ApiFailure(`${response.status}: ${errorMessageIn(text)}${hint}`, { status: response.status });
 }
 
 /** The message of an error answer; the whole text of one in another format. */

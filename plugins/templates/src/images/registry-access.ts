@@ -76,7 +76,7 @@ export class RegistryAccess {
 
   #notPublic({ host }: URL): RegistryRefused {
     return new RegistryRefused(
-      `'${host}' has no public address, and is not one of the private registries of this server`,
+      `'${host}' has no public address that this server can find, and is not in the setting templates.registries.private`,
     );
   }
 }

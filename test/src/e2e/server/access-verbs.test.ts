@@ -133,7 +133,7 @@ plugins:
       [64, /name one plugin.*\nusage:\n {2}coppice conform /, "conform"],
       [64, /'tls' has no ''\nusage:\n {2}coppice tls init /, "tls"],
       [64, /name one domain/, "tls", "init"],
-      [64, /there is no 'keys'\n/, "keys"],
+      [64, /there is no 'keys'; if it is a plugin's, name .*: coppice keys <action>/, "keys"],
       [64, /there is no 'chekc'; did you mean 'check'\?/, "chekc", config],
       [64, /has the verb 'key'; did you mean 'keys'\?/, "key", "create", config],
       [64, /'keys' has no 'ceate'; did you mean 'create'\?/, "keys", "ceate", config],
