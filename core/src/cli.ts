@@ -35,10 +35,14 @@ const USAGE = `usage:\n${Object.values(VERBS)
 /** sysexits.h: EX_USAGE, EX_CONFIG. */
 const EXIT_USAGE = 64;
 const EXIT_CONFIG = 78;
+/** 128 and SIGPIPE. */
+const EXIT_BROKEN_PIPE = 141;
 
 export async function main(argv: readonly string[]): Promise<number> {
   const [name, ...args] = argv;
   const verb = verbNamed(name);
+  // Ends quietly when the reader of the output has gone, as with `| head`; not a server, which stops in order.
+  if (name !== "start") process.stdout.on("error", () => process.exit(EXIT_BROKEN_PIPE));
   if (name === "--version") {
     process.stdout.write(`coppice ${version()}\n`);
     return 0;

@@ -23,9 +23,6 @@ const USAGE = `usage:\n${Object.entries(ACTIONS)
   --key <API key or JWT>        else COPPICE_TOKEN, E2B_API_KEY, which no other user of this machine sees
 `;
 
-/** 128 and SIGPIPE. */
-const EXIT_BROKEN_PIPE = 141;
-
 /** Creates and uses sandboxes of a running server over HTTP. @returns the exit code. @throws UsageError */
 export async function sandbox(args: readonly string[]): Promise<number> {
   const { tokens } = parseArgs({
@@ -49,8 +46,6 @@ export async function sandbox(args: readonly string[]): Promise<number> {
     process.stdout.write(usage);
     return 0;
   }
-  // Ends quietly when the reader of the output has gone, as with `| head`.
-  process.stdout.on("error", () => process.exit(EXIT_BROKEN_PIPE));
   try {
     const given = parseArgs({
       args: args.toSpliced(named.index, 1),

@@ -4,6 +4,7 @@ import { mkdir, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { after, before, describe, it } from "node:test";
 import { exchange } from "../../harness/clients/exchange.js";
+import { startCoppice } from "../../harness/server/coppice-command.js";
 import {
   COPPICE,
   type Installation,
@@ -40,6 +41,16 @@ describe("coppice keys and coppice audit", () => {
 
   const statusWith = async (key: string): Promise<number> =>
     (await exchange(server.url, { path: "/sandboxes", headers: { "x-api-key": key } })).status;
+
+  it("end quietly when their reader has gone, as every verb does", async () => {
+    assert.equal((await coppice("keys", "create", config, "--name", "read")).code, 0);
+    for (const args of [["--help"], ["plugins", config], ["keys", "list", config]]) {
+      const { child, end } = startCoppice(args);
+      child.stdout?.destroy();
+      const { code, stderr } = await end;
+      assert.deepEqual({ code, stderr }, { code: 141, stderr: "" }, args.join(" "));
+    }
+  });
 
   it("make, list and revoke keys of a running server, which heeds them at once", async () => {
     const made = await coppice(
