@@ -74,6 +74,7 @@ export type {
 export * from "./backend.js";
 export { basicUser } from "./http/clients/basic-user.js";
 export { toHttpError } from "./http/messages/wire-errors.js";
+export { HOP_BY_HOP } from "./http/proxy/answer-head.js";
 export { HttpError, type HttpErrorOptions, withReason } from "./http/messages/http-error.js";
 export * from "./http/clients/sandbox-sockets.js";
 export { environmentVariables } from "./http/messages/environment-variables.js";

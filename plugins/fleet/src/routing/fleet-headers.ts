@@ -1,6 +1,6 @@
 import type { IncomingMessage } from "node:http";
 import type { Arrival, Principal, SurfaceRequest } from "@coppice/core";
-import { SCOPES, PRINCIPAL_TYPES, SandboxError, secretEqual } from "@coppice/core";
+import { HOP_BY_HOP, SCOPES, PRINCIPAL_TYPES, SandboxError, secretEqual } from "@coppice/core";
 import { z } from "zod";
 
 /** All headers between servers begin so; a client's are left out, and no program in a sandbox sees one. */
@@ -9,16 +9,9 @@ const SECRET = `${PREFIX}secret`;
 const LISTENER = `${PREFIX}listener`;
 const PRINCIPAL = `${PREFIX}principal`;
 
-/** Of one connection, or of no use to the other server. */
-const LEFT_OUT = new Set([
-  "connection",
-  "keep-alive",
-  "proxy-authenticate",
-  "proxy-authorization",
-  "proxy-connection",
-  "te",
-  "trailer",
-  "upgrade",
+/** Of one connection, or said anew. A body that is chunked stays so. */
+const LEFT_OUT: ReadonlySet<string> = new Set([
+  ...[...HOP_BY_HOP].filter((name) => name !== "transfer-encoding"),
   "x-request-id",
   "x-forwarded-for",
   "x-forwarded-proto",
