@@ -30,3 +30,8 @@ export function findTemplate({ templates }: TemplatesStore, name: string): Templ
   const names = found.map((each) => nameOf(each)).join(", ");
   throw new SandboxError("usage_invalid", `several tenants have a template '${name}': name one of ${names}`);
 }
+
+/** True when every tenant may create sandboxes from it: one of the configuration cannot be published, and is for all. */
+export function isForAll({ isPublic, owner }: TemplateRecord): boolean {
+  return isPublic || owner === SERVER;
+}

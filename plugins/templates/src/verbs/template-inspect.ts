@@ -4,7 +4,7 @@ import type { BuildRecord } from "../model/build-record.js";
 import { SERVER } from "../model/template-record.js";
 import { TemplatesStore } from "../store/templates-store.js";
 import type { TemplatesConfig } from "../templates-config.js";
-import { findTemplate, nameOf } from "./find-template.js";
+import { findTemplate, isForAll, nameOf } from "./find-template.js";
 
 /**
  * Prints all that the server knows about a template, in JSON: its tags, and its builds, the newest first. With
@@ -27,13 +27,13 @@ export const templateInspect: VerbAction<TemplatesConfig> = {
       return 0;
     }
     const template = findTemplate(store, reference);
-    const { id, owner, isPublic, createdAtMs, updatedAtMs, spawnCount, lastSpawnedAtMs } = template;
+    const { id, owner, createdAtMs, updatedAtMs, spawnCount, lastSpawnedAtMs } = template;
     const limit = store.builds.count(id);
     const body = {
       name: nameOf(template),
       id,
       tenant: owner === SERVER ? null : owner,
-      public: isPublic,
+      public: isForAll(template),
       createdAt: timeOf(createdAtMs),
       updatedAt: timeOf(updatedAtMs),
       sandboxes: spawnCount,

@@ -3,7 +3,7 @@ import type { VerbAction } from "@coppice/core";
 import { SERVER, type TemplateRecord } from "../model/template-record.js";
 import { TemplatesStore } from "../store/templates-store.js";
 import type { TemplatesConfig } from "../templates-config.js";
-import { nameOf } from "./find-template.js";
+import { isForAll, nameOf } from "./find-template.js";
 
 const MEBIBYTE = 2 ** 20;
 
@@ -32,14 +32,14 @@ export const templateList: VerbAction<TemplatesConfig> = {
 };
 
 function templateRow(template: TemplateRecord, { builds }: TemplatesStore) {
-  const { id, owner, isPublic, createdAtMs, lastSpawnedAtMs } = template;
+  const { id, owner, createdAtMs, lastSpawnedAtMs } = template;
   const [newest] = builds.list(id, { limit: 1, before: Number.MAX_SAFE_INTEGER });
   const bytes = builds.tagged(id, "default")?.result?.bytes;
   return {
     name: nameOf(template),
     id,
     tenant: owner === SERVER ? null : owner,
-    access: isPublic ? "public" : "private",
+    access: isForAll(template) ? "public" : "private",
     builds: builds.count(id),
     newest: newest?.state ?? null,
     sizeMiB: bytes === undefined ? null : Math.ceil(bytes / MEBIBYTE),

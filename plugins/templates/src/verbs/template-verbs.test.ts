@@ -6,7 +6,9 @@ import { describe, it, type TestContext } from "node:test";
 import { Backends, type VerbContext } from "@coppice/core";
 import { fakeClock } from "@coppice/core/testing";
 import { BuildFailure } from "../model/build-failure.js";
+import { SERVER } from "../model/template-record.js";
 import { plugin } from "../plugin.js";
+import { TemplatesStore } from "../store/templates-store.js";
 import { START, templatesServer } from "../testing/templates-server.js";
 import { templatesConfig } from "../templates-config.js";
 
@@ -44,7 +46,7 @@ async function open(context: TestContext) {
 
 describe("coppice template", () => {
   it("list shows the templates of all tenants, and inspect one with its builds and tags", async (context) => {
-    const { server, run } = await open(context);
+    const { dataDir, server, run } = await open(context);
     await using _server = server;
     server.builder.script = async (request, surroundings) => {
       const result = await server.builder.make(request, surroundings);
@@ -59,12 +61,17 @@ describe("coppice template", () => {
     const failed = await server.build("web:v1", { tenant: "acme", start: { fromImage: "other" } });
     await server.ended(failed, "acme");
     await server.build("web", { tenant: "other" });
+    using store = new TemplatesStore(join(dataDir, "templates"));
+    const ofServer = { id: "base", owner: SERVER, namespace: SERVER, alias: "base", isPublic: false };
+    const never = { createdAtMs: 0, updatedAtMs: 0, spawnCount: 0, lastSpawnedAtMs: undefined };
+    store.templates.add({ ...ofServer, ...never }, Date.now() + 60_000);
     const { rows } = await run("list");
     assert.deepEqual(
       rows.map(([name, , tenant, access, builds]) => [name, tenant, access, builds]),
       [
         ["acme/web", "acme", "private", "2"],
         ["other/web", "other", "private", "1"],
+        ["base", "-", "public", "0"],
       ],
     );
     const own = await run("list", "--tenant", "acme", "--json");
