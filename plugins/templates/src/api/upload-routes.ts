@@ -15,7 +15,7 @@ export function mountUploadLinks(router: Router, services: ApiServices): void {
     const tenant = tenantOf(ctx);
     requireOwn(id, tenant);
     const { headers, protocol } = requestOf(ctx);
-    const base = (config.uploadUrl ?? `${protocol}://${headers.host}`).replace(/\/+$/, "");
+    const base = config.uploadUrl?.replace(/\/+$/, "") ?? `${protocol}://${headers.host}`;
     const ticket = tickets.write({ tenant, hash, endsAtMs: clock.now() + config.uploadLinkLife });
     // A present one has a URL, too: clients may want to replace it.
     ctx.body = { present: uploads.has({ tenant, hash }), url: `${base}/templates/uploads/${ticket}` };
