@@ -43,7 +43,10 @@ function findTemplate(reference: string, { options }: BuildTools): SourceBuild {
 
 /** The template that stands for an image, where there is a build of it. */
 function standIn(reference: string, tools: BuildTools): SourceBuild | undefined {
-  const template = tools.options.settings.builds.standIns[reference.replace(/:latest$/, "")];
+  const { standIns } = tools.options.settings.builds;
+  const name = reference.replace(/:latest$/, "");
+  // An image may be called `constructor`.
+  const template = Object.hasOwn(standIns, name) ? standIns[name] : undefined;
   if (template === undefined) return undefined;
   try {
     return findTemplate(template, tools);

@@ -237,7 +237,8 @@ describe("building a template", { skip: WITHOUT_BUILDS, timeout: 240_000, concur
       message: `image '${missing}' not found: the image or tag does not exist in the registry`,
       step: "base",
     });
-    await assert.rejects(failed("-x"), { message: /^invalid image reference '-x': /, step: "base" });
+    for (const name of ["-x", "__proto__"])
+      await assert.rejects(failed(name), { message: /^invalid image reference '/, step: "base" });
     const garbage = Buffer.from("no archive");
     const mediaType = "application/vnd.oci.image.layer.v1.tar+gzip";
     const broken = await host.addImage("broken", { blob: garbage, archive: garbage, mediaType });

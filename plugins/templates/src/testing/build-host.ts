@@ -5,7 +5,14 @@ import { join } from "node:path";
 import { gzipSync } from "node:zlib";
 import { readFileSync, writeFileSync } from "node:fs";
 import { createHash } from "node:crypto";
-import { Backends, type Logger, newId, SandboxError, systemClock } from "@coppice/core";
+import {
+  Backends,
+  type Logger,
+  newId,
+  parseTemplateReference,
+  SandboxError,
+  systemClock,
+} from "@coppice/core";
 import type { SandboxBackend } from "@coppice/core/backend";
 import {
   type LayerBlob,
@@ -165,7 +172,7 @@ export class BuildHost implements AsyncDisposable {
       },
       layers: this.#layers(),
       findTemplate: (reference) => {
-        const found = this.templates.get(reference);
+        const found = this.templates.get(parseTemplateReference(reference).name);
         if (found === undefined)
           throw new SandboxError("template_not_found", `template '${reference}' not found`);
         return found;
