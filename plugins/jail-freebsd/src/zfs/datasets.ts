@@ -206,8 +206,6 @@ export class Datasets {
     // Its mount point would be in the way of the next dataset of that name.
     await zfsUntilFree(this.#host, ["unmount", "-f", path]);
     if (await this.#isDestroyed(path)) return;
-    // First: a mark that seems to have failed may be there.
-    this.#hasRetained = true;
     try {
       await this.#host.run("zfs", ["set", "mountpoint=none", path]);
       await this.set(name, "state", "retained");
@@ -216,6 +214,9 @@ export class Datasets {
       if (!(error instanceof SandboxError && error.reason === "disk_full")) throw error;
       // It looks abandoned: sweeps mark it once there is room.
       this.#unmarked.add(name);
+    } finally {
+      // A mark that seems to have failed may be there. Last: a collection that ran meanwhile has not seen it.
+      this.#hasRetained = true;
     }
   }
 
