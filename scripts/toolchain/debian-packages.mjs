@@ -51,6 +51,8 @@ const WANTED = [
   { packages: ["etcd-server"], isThere: () => isInstalled("/usr/bin/etcd") },
   { packages: ["nginx-light"], isThere: () => isInstalled("/usr/sbin/nginx") },
   { packages: ["zfs-fuse"], isThere: () => isInstalled("/usr/sbin/zfs-fuse") },
+  // FreeBSD's tar(1), which packs images of jails.
+  { packages: ["libarchive-tools"], isThere: () => isInstalled("/usr/bin/bsdtar") },
   {
     packages: ["qemu-system-x86", "qemu-utils", "e2fsprogs"],
     isThere: () => isInstalled("/usr/bin/qemu-system-x86_64", "/usr/bin/qemu-img", "/usr/sbin/mke2fs"),

@@ -9,6 +9,7 @@ import {
   fullLimits,
   type ImageId,
   type ImageSource,
+  type PackSource,
   type Sandbox,
   type SandboxBackend,
   type SandboxImage,
@@ -28,7 +29,7 @@ import { AGENT, type Opened, openHost } from "./open-host.js";
 import { JailSandbox, type RunningJail } from "./jail-sandbox.js";
 import { SandboxLink } from "./sandbox-link.js";
 import { resizeSandbox } from "./resize-sandbox.js";
-import { originOf, rootOf, type SandboxRoot } from "./sandbox-root.js";
+import { originOf, packedOf, rootOf, type SandboxRoot } from "./sandbox-root.js";
 import { type SandboxPaths, sandboxPaths } from "./jails/sandbox-paths.js";
 import { imageOf, imageText } from "./zfs/image-facts.js";
 import { limitsOf, limitsText } from "./zfs/stored-limits.js";
@@ -82,6 +83,7 @@ export class JailBackend implements SandboxBackend {
       await this.#collect(opened);
     },
     usage: async (id: ImageId) => (await this.#open()).images.usage(id),
+    pack: (source: PackSource, signal: AbortSignal) => this.#pack(source, signal),
   };
   readonly #settings: JailSettings;
   readonly #leases: AddressLeases;
@@ -113,6 +115,18 @@ export class JailBackend implements SandboxBackend {
   /** Nobody has signed them. */
   get images(): SandboxBackend["images"] {
     return this.#settings.templateSignatures === undefined ? this.#images : undefined;
+  }
+
+  async *#pack(source: PackSource, signal: AbortSignal): AsyncIterable<Uint8Array> {
+    signal.throwIfAborted();
+    const opened = await this.#open();
+    const origin = await packedOf(opened, source);
+    try {
+      yield* opened.images.pack(origin, signal);
+    } finally {
+      // It may have been removed meanwhile.
+      await this.#collect(opened);
+    }
   }
 
   async check(): Promise<void> {

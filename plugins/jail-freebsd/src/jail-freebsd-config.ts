@@ -99,12 +99,14 @@ export const jailFreebsdConfig = z.strictObject({
       "Output of a command of the host beyond which it fails; lists of datasets are read line by line, of any length",
     ),
   templateCommandTimeout: duration("30m").describe(
-    "Timeout of each program that builds a template or unpacks an image",
+    "Timeout of each program that builds a template, or unpacks or packs an image",
   ),
   unpackerLibraries: z
     .array(plainPath)
-    .default(["/lib", "/libexec"])
-    .describe("Directories of the host that umoci(1) sees in its jail, beside that of its program"),
+    .default(["/lib", "/libexec", "/usr/lib"])
+    .describe(
+      "Directories of the host that umoci(1) and tar(1) see in their jails, beside those of programs",
+    ),
   templateSignatures: z
     .strictObject({
       publicKey: plainPath.describe("signify(1)'s public key"),
@@ -139,7 +141,7 @@ export const jailFreebsdConfig = z.strictObject({
       sockstat: program("/usr/bin/sockstat", "sockstat(1)"),
       sysctl: program("/sbin/sysctl", "sysctl(8)"),
       daemon: program("/usr/sbin/daemon", "daemon(8), which `coppice doctor` tries"),
-      tar: program("/usr/bin/tar", "tar(1)"),
+      tar: program("/usr/bin/tar", "tar(1), that of FreeBSD"),
       pkg: program("/usr/sbin/pkg", "pkg(8)"),
       pw: program("/usr/sbin/pw", "pw(8)"),
       install: program("/usr/bin/install", "install(1)"),
@@ -149,6 +151,7 @@ export const jailFreebsdConfig = z.strictObject({
       realpath: program("/bin/realpath", "realpath(1)"),
       find: program("/usr/bin/find", "find(1)"),
       rm: program("/bin/rm", "rm(1)"),
+      sort: program("/usr/bin/sort", "sort(1)"),
       sh: program("/bin/sh", "sh(1), which sets limits of a process"),
       umoci: program("/usr/local/bin/umoci", "umoci(1), which unpacks images"),
       signify: program("/usr/local/bin/signify", "signify(1)"),

@@ -19,6 +19,7 @@ import type { SandboxNetworks } from "./network/sandbox-networks.js";
 import { TemplateSignatures } from "./templates/template-signatures.js";
 import { Templates } from "./templates/templates.js";
 import { ImageDatasets } from "./zfs/image-datasets.js";
+import { ImageJails } from "./zfs/image-jails.js";
 import { UsageSampler } from "./zfs/usage-sampler.js";
 import { VnetNetworks } from "./network/vnet-networks.js";
 import { VolumeDatasets } from "./zfs/volume-datasets.js";
@@ -140,8 +141,7 @@ async function openParts(options: OpenHostOptions, lock: DatabaseSync | undefine
     images: new ImageDatasets({
       host,
       datasets,
-      jails,
-      rules: held,
+      jails: new ImageJails(jails, held, settings),
       settings,
       directory: join(directory, "images"),
     }),

@@ -1,5 +1,5 @@
 import { SandboxError } from "@coppice/core";
-import type { SandboxImage, SandboxSpec } from "@coppice/core/backend";
+import type { ImageId, PackSource, SandboxImage, SandboxSpec, SnapshotId } from "@coppice/core/backend";
 import type { NullfsMount } from "./jails/jail-conf.js";
 import type { Opened } from "./open-host.js";
 import { imageOf } from "./zfs/image-facts.js";
@@ -21,20 +21,24 @@ export function rootOf({ templates }: Opened, template: string, image?: SandboxI
 }
 
 /** Snapshot that a sandbox is cloned from. @throws SandboxError not_found, invalid_argument, failed_precondition */
-export async function originOf(
-  { datasets, images, signatures, templates }: Opened,
-  { image, snapshot, template }: SandboxSpec,
-): Promise<string> {
-  if (snapshot !== undefined) {
-    const kept = (await datasets.snapshots()).get(snapshot);
-    if (kept === undefined)
-      throw new SandboxError("snapshot_not_found", `there is no snapshot '${snapshot}'`);
-    if ((kept.image && imageOf(kept.image).id) === image?.id) return kept.full;
-    const text = `snapshot '${snapshot}' is not of the template '${template}'`;
-    throw new SandboxError("snapshot_of_other_template", text);
-  }
+export async function originOf(opened: Opened, { image, snapshot, template }: SandboxSpec): Promise<string> {
+  if (snapshot !== undefined) return keptOf(opened, snapshot, image?.id);
+  const { images, signatures, templates } = opened;
   if (image !== undefined) return images.snapshotOf(image.id);
   const origin = await templates.snapshotOf(template);
   await signatures?.verify(template, origin);
   return origin;
+}
+
+/** Snapshot that is packed. @throws SandboxError not_found, invalid_argument for a snapshot of another image. */
+export async function packedOf(opened: Opened, { image, snapshot }: PackSource): Promise<string> {
+  return snapshot === undefined ? opened.images.snapshotOf(image) : keptOf(opened, snapshot, image);
+}
+
+/** A kept snapshot of a sandbox with this image, or with none. */
+async function keptOf({ datasets }: Opened, id: SnapshotId, image: ImageId | undefined): Promise<string> {
+  const kept = (await datasets.snapshots()).get(id);
+  if (kept === undefined) throw new SandboxError("snapshot_not_found", `there is no snapshot '${id}'`);
+  if ((kept.image && imageOf(kept.image).id) === image) return kept.full;
+  throw new SandboxError("snapshot_of_other_template", `snapshot '${id}' is of another template`);
 }

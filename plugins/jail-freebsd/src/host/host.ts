@@ -63,6 +63,8 @@ export interface HostOptions {
 const LINE_FEED = 10;
 const CONNECT_TIMEOUT_MS = 5_000;
 const CONNECT_PAUSE_MS = 2;
+/** Of what a program writes to stderr while its stdout is handed on: the beginning says why. */
+const STREAM_STDERR_BYTES = 4_096;
 /** Time that a killed program gets to exit. One that waits in the kernel, for a disk or a lock, does not exit. */
 const KILL_GRACE_MS = 2_000;
 /** A pkg(8) that is not installed yet asks on stdin whether to install itself. */
@@ -144,6 +146,43 @@ export class Host {
     const result = await this.try(program, args, call);
     if (result.code !== 0) throw failureOf(program, args, result);
     return result.stdout;
+  }
+
+  /**
+   * Runs a program that must succeed, and hands on its stdout as fast as it is read. It is killed when its reader stops
+   * early. @throws as `failureOf`; SandboxError deadline_exceeded when it takes too long, or the signal's reason.
+   */
+  async *stream(
+    program: HostProgram,
+    args: readonly string[],
+    { signal, timeoutMs }: { readonly signal: AbortSignal; readonly timeoutMs: number },
+  ): AsyncIterable<Uint8Array> {
+    const connection = await this.#connect();
+    signal.throwIfAborted();
+    const path = this.#options.programs[program];
+    const started = await connection.spawn({ path, args, env: ENVIRONMENT, cwd: "/", input: "none" });
+    const late = AbortSignal.timeout(timeoutMs);
+    const ended = AbortSignal.any([signal, late]);
+    const kill = (): void => void started.kill("SIGKILL", "group").catch(() => undefined);
+    let [stderr, hasEnded] = ["", false];
+    try {
+      ended.addEventListener("abort", kill);
+      if (ended.aborted) kill();
+      for await (const { stream, data } of started.output) {
+        if (stream !== "stderr") yield data;
+        else if (stderr.length < STREAM_STDERR_BYTES) stderr += Buffer.from(data).toString();
+        signal.throwIfAborted();
+      }
+      const { code = -1 } = await started.exit;
+      hasEnded = true;
+      signal.throwIfAborted();
+      if (late.aborted)
+        throw new SandboxError("backend_timeout", `${program} took more than ${timeoutMs} ms`);
+      if (code !== 0) throw failureOf(program, args, { code, stdout: "", stderr });
+    } finally {
+      ended.removeEventListener("abort", kill);
+      if (!hasEnded) kill();
+    }
   }
 
   /**

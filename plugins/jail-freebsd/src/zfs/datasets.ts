@@ -33,7 +33,8 @@ export interface CloneOptions {
   /** `<dataset>@<snapshot>` */
   readonly origin: string;
   readonly mountPoint: string;
-  readonly refquotaMiB: number;
+  /** Undefined for a clone that can only be read. */
+  readonly refquotaMiB: number | undefined;
   /** Stored as `coppice:<name>`. */
   readonly properties: Readonly<Record<string, string>>;
 }
@@ -81,7 +82,7 @@ export class Datasets {
   async clone(name: string, { origin, mountPoint, refquotaMiB, properties }: CloneOptions): Promise<void> {
     const own = { ...properties, owner: this.#owner, state: "creating" };
     const options = [
-      `refquota=${refquotaMiB}M`,
+      refquotaMiB === undefined ? "readonly=on" : `refquota=${refquotaMiB}M`,
       `mountpoint=${mountPoint}`,
       ...Object.entries(own).map(([property, value]) => `${PREFIX}${property}=${value}`),
     ];
@@ -107,7 +108,7 @@ export class Datasets {
   /** Creates and mounts an empty dataset. @throws SandboxError already_exists */
   async create(
     name: string,
-    { mountPoint, refquotaMiB }: Pick<CloneOptions, "mountPoint" | "refquotaMiB">,
+    { mountPoint, refquotaMiB }: { readonly mountPoint: string; readonly refquotaMiB: number },
   ): Promise<void> {
     const options = [
       `refquota=${refquotaMiB}M`,

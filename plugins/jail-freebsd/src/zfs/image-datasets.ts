@@ -1,8 +1,8 @@
+import { randomBytes } from "node:crypto";
 import { mkdir, readdir, rm, stat, writeFile } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import { SandboxError } from "@coppice/core";
 import {
-  type FullLimits,
   type ImageId,
   type ImageSource,
   imageTooLarge,
@@ -14,33 +14,31 @@ import {
 import type { Host } from "../host/host.js";
 import { isExecutable } from "../host/is-executable.js";
 import type { JailSettings } from "../jail-freebsd-config.js";
-import type { Jails } from "../jails/jails.js";
-import type { ResourceRules } from "../jails/resource-rules.js";
 import type { SandboxPaths } from "../jails/sandbox-paths.js";
 import type { Datasets } from "./datasets.js";
+import type { ImageJails } from "./image-jails.js";
+import { packFiles } from "./pack-files.js";
 
 export interface ImageDatasetsOptions {
   readonly host: Host;
   readonly datasets: Datasets;
-  readonly jails: Jails;
-  readonly rules: ResourceRules | undefined;
+  readonly jails: ImageJails;
   readonly settings: JailSettings;
-  /** Directory on the host, accessible only to root, with what is needed while an image is unpacked. */
+  /** Directory on the host, accessible only to root, with what is needed while an image is unpacked or packed. */
   readonly directory: string;
 }
 
-/** Paths of an image that is being unpacked. */
+/** Paths of an image that is being unpacked, or of a clone that is being packed. */
 interface Place extends SandboxPaths {
   readonly directory: string;
-  /** Mount point of the image, outside of the root of the jail. */
+  /** Mount point of the files, outside of the root of the jail. */
   readonly files: string;
+  /** Layout that umoci reads, in a jail that unpacks. */
   readonly layout: string;
 }
 
 const NAME = "image-";
 const MEBIBYTE = 2 ** 20;
-/** Of umoci, which reads one layer at a time. */
-const LIMITS: Omit<FullLimits, "diskMiB"> = { cpuCount: 2, memoryMiB: 1024, processes: 256 };
 /** What a file system needs for itself, beside the files of an image. */
 const SPARE_MIB = 16;
 /** Inside the jail: the layout as it came, the one that umoci reads, and the root that it fills. */
@@ -54,6 +52,8 @@ const LISTED = /^ *(\d+) +\d+ -\S+ +(\d+) +\S+ +\S+ +(\d+) /;
 /** Root file systems of templates. Each is a dataset that has a snapshot once it is whole. */
 export class ImageDatasets {
   readonly #options: ImageDatasetsOptions;
+  /** Clones that are being packed. */
+  readonly #packing = new Set<ImageId>();
 
   constructor(options: ImageDatasetsOptions) {
     this.#options = options;
@@ -74,12 +74,12 @@ export class ImageDatasets {
     let ending: Promise<void> | undefined;
     // Ends umoci, whose failure then ends the rest.
     const end = (): void => {
-      ending = this.#endJail(place).catch(() => undefined);
+      ending = this.#options.jails.end(place).catch(() => undefined);
     };
     signal.addEventListener("abort", end, { once: true });
     try {
       await this.#fill(place, source, signal);
-      await this.#endJail(place);
+      await this.#options.jails.end(place);
       await this.#measure(place, source);
       await this.#makePlaces(place);
       signal.throwIfAborted();
@@ -100,12 +100,35 @@ export class ImageDatasets {
     await this.#options.datasets.sealAs(name, nameOf(id), root);
   }
 
+  /**
+   * Packs the files of a snapshot as a tar archive. Where this process is killed, the clone that it packs is found by
+   * the next one as an incomplete image.
+   * @param origin `<dataset>@<snapshot>`
+   * @throws SandboxError not_found for a missing snapshot, or the signal's reason.
+   */
+  async *pack(origin: string, signal: AbortSignal): AsyncIterable<Uint8Array> {
+    signal.throwIfAborted();
+    const { datasets, host, jails, settings } = this.#options;
+    const id = `pack${randomBytes(8).toString("hex")}`;
+    const place = this.#placeOf(id);
+    this.#packing.add(id);
+    try {
+      await mkdir(place.directory, { mode: 0o700 });
+      const clone = { origin, mountPoint: place.files, refquotaMiB: undefined, properties: {} };
+      await datasets.clone(place.name, clone);
+      yield* packFiles({ host, jails, settings }, place, signal);
+    } finally {
+      await this.remove(id).finally(() => this.#packing.delete(id));
+    }
+  }
+
   /** Includes incomplete ones. */
   async list(): Promise<readonly ImageId[]> {
     const owned = await this.#options.datasets.owned(NAME, true);
     const names = owned.filter(({ state }) => state !== "retained").map(({ name }) => name);
     const begun = await readdir(this.#options.directory);
-    return [...new Set([...names, ...begun])].map((name) => name.slice(NAME.length));
+    const ids = [...new Set([...names, ...begun])].map((name) => name.slice(NAME.length));
+    return ids.filter((id) => !this.#packing.has(id));
   }
 
   /** Sandboxes and images that are its clones live on. */
@@ -115,7 +138,7 @@ export class ImageDatasets {
       () => true,
       () => false,
     );
-    if (isBegun) await this.#endJail(place);
+    if (isBegun) await this.#options.jails.end(place);
     await this.#options.datasets.destroy(place.name);
     await rm(place.directory, { recursive: true, force: true });
   }
@@ -139,32 +162,19 @@ export class ImageDatasets {
 
   /** Runs umoci in a jail of its own, which sees nothing of the host but its program and libraries. */
   async #fill(place: Place, source: ImageSource, signal: AbortSignal): Promise<void> {
-    const { host, jails, rules, settings } = this.#options;
-    const { devfsRuleset, programs, templateCommandTimeout: timeoutMs, unpackerLibraries } = settings;
+    const { host, jails, settings } = this.#options;
+    const { programs, templateCommandTimeout: timeoutMs, unpackerLibraries } = settings;
     await prepareLayout(source, { directory: place.layout, seenAt: INSIDE.source }, signal);
-    for (const directory of ["/dev", "/etc", "/proc/self", ...Object.values(INSIDE), ...unpackerLibraries]) {
-      await mkdir(place.root + directory, { recursive: true });
-    }
-    await writeFile(join(place.root, "etc/passwd"), "root:*:0:0::/:/usr/sbin/nologin\n");
+    await mkdir(join(place.root, "proc/self"), { recursive: true });
     // As in a user namespace of Linux, umoci then makes an empty file in place of a device, which no jail can make.
     await writeFile(join(place.root, "proc/self/uid_map"), "0 0 65536\n");
-    await rules?.set(place.name, { ...LIMITS, diskMiB: 0 });
-    await jails.create(place, {
-      name: place.name,
-      hostname: place.name,
-      root: place.root,
-      stack: { kind: "own" },
-      devfsRuleset,
-      procfs: false,
-      sysvipc: false,
-      mounts: [
-        { source: dirname(programs.umoci), target: INSIDE.programs, readOnly: true },
-        ...unpackerLibraries.map((path) => ({ source: path, target: path, readOnly: true })),
-        { source: source.layout, target: INSIDE.source, readOnly: true },
-        { source: place.layout, target: INSIDE.layout, readOnly: true },
-        { source: place.files, target: INSIDE.files, readOnly: false },
-      ],
-    });
+    await jails.create(place, [
+      { source: dirname(programs.umoci), target: INSIDE.programs, readOnly: true },
+      ...unpackerLibraries.map((path) => ({ source: path, target: path, readOnly: true })),
+      { source: source.layout, target: INSIDE.source, readOnly: true },
+      { source: place.layout, target: INSIDE.layout, readOnly: true },
+      { source: place.files, target: INSIDE.files, readOnly: false },
+    ]);
     signal.throwIfAborted();
     const program = programs.umoci.replace(dirname(programs.umoci), INSIDE.programs);
     const limits = [Math.ceil(source.maxBytes / BLOCK), unpackCpuSeconds(source)].map(String);
@@ -216,11 +226,6 @@ export class ImageDatasets {
     await writeFile(written, resolvers.map((address) => `nameserver ${address}\n`).join(""));
     await host.run("rm", ["-f", `${root}/etc/resolv.conf`]);
     await host.run("install", ["-m", "0644", written, `${root}/etc/resolv.conf`]);
-  }
-
-  async #endJail(place: Place): Promise<void> {
-    await this.#options.jails.remove(place);
-    await this.#options.rules?.remove(place.name);
   }
 
   #placeOf(id: ImageId): Place {

@@ -3,9 +3,16 @@ import { mkdir, mkdtemp, rm, symlink, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, before, describe, it } from "node:test";
-import { type TestServer, WITHOUT_SMALL_ROOT } from "@coppice/core/testing";
+import {
+  type DockerRegistry,
+  openDockerRegistry,
+  type TestServer,
+  WITHOUT_SMALL_ROOT,
+} from "@coppice/core/testing";
 import { Sandbox, Template, type TemplateClass, waitForFile } from "e2b";
 import { reasonWithoutFreebsdHost } from "../../harness/freebsd/freebsd-host.js";
+import { exchange } from "../../harness/clients/exchange.js";
+import { API_KEY } from "../../harness/server/api-key.js";
 import { type ImageHub, openImageHub } from "../../harness/server/image-hub.js";
 import { missingForNamespaces } from "../../harness/server/on-each-backend.js";
 import { pointSdkAt } from "../../harness/server/point-sdk-at.js";
@@ -23,15 +30,22 @@ for (const [backend, missing] of Object.entries(BACKENDS)) {
   describe(`templates built by the e2b SDK, on ${backend}`, options, () => {
     let directory: string;
     let hub: ImageHub;
+    let registry: DockerRegistry;
     let server: TestServer;
 
     before(async () => {
       directory = await mkdtemp(join(tmpdir(), "coppice-template-builds-"));
       hub = await openImageHub(["e2bdev/base:latest", "library/ubuntu:22.04"], { Env: ["OF_IMAGE=yes"] });
-      const { registries } = hub;
+      registry = await openDockerRegistry();
+      const registries = hub.registries as { readonly insecure: readonly string[] };
+      const { address } = registry;
       server = await startFullServer({
         backend: backend as keyof typeof BACKENDS,
-        settings: { templates: { registries } },
+        settings: {
+          templates: {
+            registries: { ...registries, private: [address], insecure: [...registries.insecure, address] },
+          },
+        },
       });
       pointSdkAt(server.url);
       const folder = join(directory, "context/folder");
@@ -43,6 +57,7 @@ for (const [backend, missing] of Object.entries(BACKENDS)) {
     });
     after(async () => {
       await server?.stop();
+      await registry[Symbol.asyncDispose]();
       await hub[Symbol.asyncDispose]();
       await rm(directory, { recursive: true });
     });
@@ -155,6 +170,23 @@ for (const [backend, missing] of Object.entries(BACKENDS)) {
         .runCmd("touch old")
         .makeSymlink("new", "old", { force: true });
       assert.equal(await outputOf(links, "readlink .bashrc.local; readlink old"), ".bashrc\nnew\n");
+    });
+
+    it("a template that was pushed to a registry is the same when it is built from there", async () => {
+      const made = Template()
+        .fromImage("ubuntu:22.04")
+        .runCmd("echo kept > ~/kept && ln -s kept ~/link && chmod 4711 ~/kept");
+      const seen = "cat ~/link; stat -c '%a %U' ~/kept";
+      assert.equal(await outputOf(made, seen, "to-push"), "kept\n4711 user\n");
+      const image = `${registry.address}/team/pushed:v1`;
+      const pushed = await exchange(server.url, {
+        method: "POST",
+        path: "/templates/push",
+        headers: { "x-api-key": API_KEY },
+        body: JSON.stringify({ template: "to-push", image }),
+      });
+      assert.match(pushed.text, /"digest":"sha256:[0-9a-f]{64}"/);
+      assert.equal(await outputOf(Template().fromImage(image), seen, "pushed"), "kept\n4711 user\n");
     });
 
     it("a Dockerfile is built, with its command as the start command", async () => {

@@ -34,6 +34,19 @@ describe(
       await host.checkDecoys();
     });
 
+    it("nothing is left of the clone that is packed, also where the image goes first", async () => {
+      const packed: FaultyAct<ImageId> = {
+        prepare: unpack,
+        act: async ({ backend }, image) => {
+          let removed: Promise<void> | undefined;
+          for await (const _ of backend.images?.pack?.({ image }, new AbortController().signal) ?? [])
+            await (removed ??= backend.images?.remove(image));
+        },
+      };
+      assert.ok((await host.failAtEach("dead", packed)) >= 15);
+      await host.checkDecoys();
+    });
+
     it("nothing is left of one that a sandbox becomes, and of the one below it, which goes first", async () => {
       const becomes: FaultyAct<{ readonly lower: ImageId; readonly sandbox: Sandbox }> = {
         prepare: async (scene) => {

@@ -1,4 +1,5 @@
 import assert from "node:assert/strict";
+import { randomBytes } from "node:crypto";
 import { rm } from "node:fs/promises";
 import { join } from "node:path";
 import { after, before, describe, it } from "node:test";
@@ -145,6 +146,26 @@ describe("images of jails", { skip: reasonWithoutFreebsdHost() ?? WITHOUT_SMALL_
     assert.match(await datasets(), new RegExp(`/image-${id}@image\n[^]*/image-upper@image\n`));
     await above.destroy();
     assert.doesNotMatch(await datasets(), /image-/);
+    assert.deepEqual(await host.leaks(), []);
+  });
+
+  it("leave nothing of one that was packed while the server was killed", async () => {
+    const id = await unpack({ layers: [smallRoot(), [{ name: "srv/big", body: randomBytes(2 ** 22) }]] });
+    const sandbox = await provision({ id, user: "root" });
+    const packing = backend.images?.pack?.({ image: id }, signal)[Symbol.asyncIterator]();
+    assert.equal((await packing?.next())?.done, false);
+    assert.deepEqual(await backend.images?.list(), [id]);
+    // As if killed: with a sandbox that lives, the agent of the host goes on, and tar, too.
+    await backend.close();
+    backend = host.backend();
+    const [found] = await backend.recover();
+    assert.equal(found?.id, sandbox.id);
+    const [left = "", ...others] = ((await backend.images?.list()) ?? []).filter((each) => each !== id);
+    assert.match(left, /^pack/);
+    assert.deepEqual(others, []);
+    assert.doesNotMatch(await host.run("/usr/bin/ps", "-e", "-o", "args="), /bsdtar/);
+    for (const image of [left, id]) await backend.images?.remove(image);
+    await found?.destroy();
     assert.deepEqual(await host.leaks(), []);
   });
 });

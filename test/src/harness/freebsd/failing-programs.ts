@@ -24,6 +24,7 @@ export interface FailingPrograms {
 }
 
 const HAS_FAILED = "over";
+const RUN_INSIDE: ReadonlySet<string> = new Set(["umoci", "sort", "tar"]);
 
 export async function makeFailingPrograms(host: FreebsdHost): Promise<FailingPrograms> {
   const { directory, settings } = host;
@@ -33,8 +34,8 @@ export async function makeFailingPrograms(host: FreebsdHost): Promise<FailingPro
   await mkdir(bin);
   const programs: Record<string, string> = {};
   for (const [name, path] of Object.entries(settings.programs)) {
-    // It runs in a jail, which lacks what a script needs.
-    if (name === "umoci") continue;
+    // It runs only in a jail, which has no armed fault.
+    if (RUN_INSIDE.has(name)) continue;
     programs[name] = join(bin, name);
     const script = `#!/bin/sh
 [ -e ${armed} ] || exec ${path} "$@"
@@ -61,7 +62,12 @@ exec ${path} "$@"
     await chmod(join(bin, name), 0o755);
   }
   return {
-    settings: { ...settings, programs: { ...settings.programs, ...programs } },
+    settings: {
+      ...settings,
+      programs: { ...settings.programs, ...programs },
+      // Those that run in jails, too, are scripts of this shell.
+      unpackerLibraries: [...settings.unpackerLibraries, "/bin"],
+    },
     arm: async (fault, number) => {
       // By a rename: a running program would read half a line as the fault.
       await writeFile(`${armed}.new`, `${"x".repeat(number)}:${fault}:\n`);

@@ -58,6 +58,7 @@ const HOST_PROGRAMS = {
   mkdir: "/usr/bin/mkdir",
   realpath: "/usr/bin/realpath",
   signify: "/usr/bin/signify-openbsd",
+  tar: "/usr/bin/bsdtar",
   umoci: "/usr/bin/umoci",
 };
 /** The stand-in for the internet of a connected host. */
