@@ -63,8 +63,10 @@ class Tunnel implements PortExchange {
     if (this.#asking === undefined) return;
     const { answered, message, target } = this.#asking;
     this.#connection.begin(this);
-    if (socket.destroyed) {
+    // The client hung up during the dial: its end is told once.
+    if (socket.destroyed || socket.readableEnded) {
       this.#connection.abandon(this);
+      socket.destroy();
       return;
     }
     socket.once("close", () => {
