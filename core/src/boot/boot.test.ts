@@ -482,3 +482,30 @@ it("a plugin has a data directory of its own, closed to other users", async () =
     await rm(dataDir, { recursive: true });
   }
 });
+
+it("a server that lets its last requests end makes no sandbox for them any more", async () => {
+  const answered = Promise.withResolvers<void>();
+  const entered = Promise.withResolvers<void>();
+  const slow = definePlugin({
+    name: "slow",
+    setup(plugin) {
+      plugin.http("api").get("/slow", async (ctx) => {
+        entered.resolve();
+        await answered.promise;
+        ctx.body = "done";
+      });
+    },
+  });
+  const server = await startTestServer({
+    plugins: [[memoryBackend()], [slow]],
+    server: { http: { drainTimeout: "5s" }, sandboxes: { templates: { base: {} } } },
+  });
+  const asked = fetch(`${server.url}/slow`);
+  await entered.promise;
+  const stopped = server.stop();
+  const creation = server.sandboxes.create({ template: "base", timeoutMs: 1000, secure: false });
+  await assert.rejects(creation, { reason: "server_stopping" });
+  answered.resolve();
+  assert.equal(await (await asked).text(), "done");
+  await stopped;
+});

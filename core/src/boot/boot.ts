@@ -326,7 +326,10 @@ async function serve(
 
   // listen: last, so that no request meets a half-started plugin.
   surfaces.seal();
-  cleanup.push("core", () => drain(listeners, clock, config.http.drainTimeout));
+  cleanup.push("core", () => {
+    domain.refuseNew();
+    return drain(listeners, clock, config.http.drainTimeout);
+  });
   for (const listener of listeners) await listener.open();
   domain.fillPools();
   domain.tellEvents();

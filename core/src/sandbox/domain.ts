@@ -117,6 +117,8 @@ export function createSandboxDomain(options: SandboxDomainOptions) {
     fillPools: () => pools.start(),
     /** Starts to deliver events to their recorders. Returns at once. */
     tellEvents: () => events.start(),
+    /** Refuses new sandboxes from now on: they would end with the server that made them. */
+    refuseNew: () => registry.refuseNew(),
     /** Ends or keeps the sandboxes as configured and closes the ledger. Safe after a failed start. */
     async stop(): Promise<void> {
       snapshots.close();

@@ -272,12 +272,17 @@ export class SandboxRegistry implements Sandboxes {
     this.#reaper.start();
   }
 
+  /** Refuses new sandboxes from now on. */
+  refuseNew(): void {
+    this.#creations.isClosed = true;
+  }
+
   /**
    * Refuses new sandboxes, aborts creations, and ends the others unless they are to be kept. Resolves when the backends
    * are done, or failed for now.
    */
   async close(onShutdown: SandboxesConfig["onShutdown"]): Promise<void> {
-    this.#creations.isClosed = true;
+    this.refuseNew();
     this.#reaper.stop();
     const emptied = this.#options.pools.close();
     const leaving = [...this.#held.values()].filter(
