@@ -18,6 +18,8 @@ interface Fleet extends AsyncDisposable {
   readonly store: FleetStore;
   /** False: the store cannot be reached by members. */
   isReachable: boolean;
+  /** True: members find out that nobody can reach it. */
+  lacksMajority: boolean;
   member(node: string, identity?: string): Watched;
 }
 
@@ -40,11 +42,13 @@ async function openFleet(): Promise<Fleet> {
     clock,
     store,
     isReachable: true,
+    lacksMajority: false,
     member(node, identity = node) {
       const reachable: FleetStore = new Proxy(store, {
         get(target, name: keyof FleetStore) {
           const method = target[name] as (...args: unknown[]) => unknown;
           return async (...args: unknown[]) => {
+            if (name === "lacksMajority") return fleet.lacksMajority;
             if (!fleet.isReachable) throw new StoreUnavailable("unreachable");
             return method.apply(target, args);
           };
@@ -114,6 +118,24 @@ describe("a member of a fleet", () => {
     await pass(fleet.clock, 500);
     membership.require();
     assert.deepEqual(membership.check, check);
+    assert.deepEqual(happened, ["joined", "fenced"]);
+  });
+
+  it("goes on as long as the store has no majority: nobody can have taken its place", async () => {
+    await using fleet = await openFleet();
+    const { membership, happened } = fleet.member("one");
+    await membership.start();
+    fleet.isReachable = false;
+    fleet.lacksMajority = true;
+    await pass(fleet.clock, 5 * LEASE_MS);
+    membership.require();
+    fleet.lacksMajority = false;
+    await pass(fleet.clock, LEASE_MS);
+    assert.throws(() => membership.require(), { code: "unavailable" });
+    // Too late to go on: a majority of before may have ended the lease.
+    fleet.lacksMajority = true;
+    await pass(fleet.clock, LEASE_MS);
+    assert.throws(() => membership.require(), { code: "unavailable" });
     assert.deepEqual(happened, ["joined", "fenced"]);
   });
 

@@ -138,7 +138,7 @@ export class Membership {
       throw new Error(`another server of the fleet has the name '${node}': set fleet.node`);
     const check = { key, modRevision: found?.modRevision ?? 0 };
     const revision = await store.commit([check], [{ put: key, value: this.#text(), lease }]);
-    if (revision === undefined) throw new StoreUnavailable(`the key of '${node}' has changed meanwhile`);
+    if (revision === undefined) throw new StoreUnavailable("its key has changed meanwhile");
     return revision;
   }
 
@@ -157,13 +157,14 @@ export class Membership {
   }
 
   async #renew(): Promise<void> {
-    const { store, log } = this.#options;
+    const { store, leaseMs, log } = this.#options;
     const { signal } = this.#stopping;
+    const limit = AbortSignal.any([signal, AbortSignal.timeout(Math.floor(leaseMs / RENEWALS))]);
     try {
       const joined = this.#joined;
       if (joined === undefined) return await this.#join();
       const asked = this.fence.moment();
-      if (await store.renew(joined.lease, signal)) {
+      if (await store.renew(joined.lease, limit)) {
         // Also one that was closed meanwhile: the lease never ended, so nobody has taken anything from this server.
         this.fence.extend(asked, joined.lease.ttlMs);
         return this.#open();
@@ -174,9 +175,23 @@ export class Membership {
       await this.#join();
     } catch (error) {
       if (signal.aborted) return;
-      const isExpected = error instanceof StoreUnavailable || error instanceof UnknownOutcome;
+      const isExpected =
+        limit.aborted || error instanceof StoreUnavailable || error instanceof UnknownOutcome;
       log[isExpected ? "warn" : "error"]({ err: error }, "this server could not renew its lease");
+      await this.#goOn(signal);
     }
+  }
+
+  /** Keeps its place where nobody can take it: the store has no majority. */
+  async #goOn(signal: AbortSignal): Promise<void> {
+    const joined = this.#joined;
+    if (joined === undefined) return;
+    const asked = this.fence.moment();
+    const isSafe = await this.#options.store.lacksMajority(signal);
+    // Once the fence has closed, the last majority may have ended the lease.
+    if (!isSafe || !this.fence.isOpen) return;
+    this.fence.extend(asked, joined.lease.ttlMs);
+    this.#open();
   }
 
   /** Until the fence closes by itself. */

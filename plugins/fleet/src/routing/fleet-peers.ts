@@ -139,10 +139,6 @@ export class FleetPeers implements PeerFinder {
     try {
       const entry = await store.get(SANDBOXES + id);
       return entry && sandboxOf(entry);
-    } catch (error) {
-      throw new SandboxError("fleet_unavailable", "the fleet cannot tell where the sandbox is", {
-        cause: error,
-      });
     } finally {
       this.#lookups -= 1;
     }

@@ -1,3 +1,5 @@
+import { SandboxError } from "@coppice/core";
+
 /** A key of the store. Every commit has a revision of its own, greater than those before it. */
 export interface Entry {
   readonly key: string;
@@ -48,13 +50,19 @@ export interface ReadOptions {
 }
 
 /** A commit that may have taken place, or may not: what it was about has to be read again. */
-export class UnknownOutcome extends Error {
-  override readonly name = "UnknownOutcome";
+export class UnknownOutcome extends SandboxError {
+  constructor(cause: unknown) {
+    super("fleet_unavailable", "the fleet's store did not say whether it did something, please retry", {
+      cause,
+    });
+  }
 }
 
 /** The store cannot be reached, or has no majority; nothing has changed. */
-export class StoreUnavailable extends Error {
-  override readonly name = "StoreUnavailable";
+export class StoreUnavailable extends SandboxError {
+  constructor(cause?: unknown) {
+    super("fleet_unavailable", "the fleet's store cannot be reached, please retry", { cause });
+  }
 }
 
 /** The state that the servers of a fleet share. All methods but `watch` throw StoreUnavailable. */
@@ -76,5 +84,10 @@ export interface FleetStore {
   /** @returns false when the lease has ended. */
   renew(lease: Lease, signal?: AbortSignal): Promise<boolean>;
   revoke(lease: Lease): Promise<void>;
+  /**
+   * True where it is known that no majority of the store was there after this was called: no lease can have ended, and
+   * when there is one again, leases begin anew. Never throws.
+   */
+  lacksMajority(signal: AbortSignal): Promise<boolean>;
   close(): Promise<void>;
 }

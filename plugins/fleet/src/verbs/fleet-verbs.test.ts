@@ -12,14 +12,14 @@ import { setCordon } from "../placement/cordons.js";
 import { withStore } from "./with-store.js";
 
 describe("coppice fleet", () => {
-  it("tells that no member of etcd answers", async () => {
+  it("tells why no member of etcd answers", async () => {
     const config = fleetConfig.parse({
       address: "http://127.0.0.1:3100",
       secret: "0123456789abcdef0123456789abcdef",
       etcd: { endpoints: ["http://127.0.0.1:1"] },
     });
     const asking = withStore({ config, clock: fakeClock() }, (store) => store.get(NODES));
-    const message = /no member of etcd answers: connect ECONNREFUSED 127\.0\.0\.1:1/;
+    const message = /store cannot be reached, please retry: connect ECONNREFUSED 127\.0\.0\.1:1/;
     await assert.rejects(asking, { reason: "fleet_unavailable", message });
   });
 

@@ -31,7 +31,15 @@ const UNAUTHENTICATED = 16;
 const ELSEWHERE = [14];
 
 /** A request for which no connection was made. */
-class NotSent extends Error {}
+class NotSent extends Error {
+  /** True when the host said that nothing listens there. */
+  readonly isRefused: boolean;
+
+  constructor(cause: Error) {
+    super(cause.message, { cause });
+    this.isRefused = (cause as NodeJS.ErrnoException).code === "ECONNREFUSED";
+  }
+}
 
 const refusal = z.object({ code: z.int().default(2), error: z.string().default("etcd refused the request") });
 const streamed = z.union([
@@ -87,11 +95,31 @@ export class EtcdClient {
         if (error instanceof EtcdRefusal && !ELSEWHERE.includes(error.code)) throw error;
         this.#leave(endpoint);
         last = error;
-        if (!canRepeat && !(error instanceof NotSent))
-          throw new UnknownOutcome(`${endpoint} did not answer`, { cause: error });
+        if (!canRepeat && !(error instanceof NotSent)) throw new UnknownOutcome(error);
       }
     }
-    throw new StoreUnavailable("no member of etcd answers", { cause: last });
+    throw new StoreUnavailable(last);
+  }
+
+  /**
+   * Asks every member for itself.
+   * @returns the answers; `absent` for a member whose process does not run, undefined for one that says nothing.
+   */
+  async callEach<T extends z.ZodType>(
+    path: string,
+    { schema, signal }: { readonly schema: T; readonly signal: AbortSignal },
+  ): Promise<readonly (z.infer<T> | "absent" | undefined)[]> {
+    const limit = AbortSignal.any([signal, AbortSignal.timeout(this.#options.timeoutMs)]);
+    return Promise.all(
+      this.#options.endpoints.map(async (endpoint) => {
+        try {
+          const answer = await this.#request(endpoint, path, { body: {}, signal: limit });
+          return schema.parse(JSON.parse(await textOf(answer)));
+        } catch (error) {
+          return error instanceof NotSent && error.isRefused ? "absent" : undefined;
+        }
+      }),
+    );
   }
 
   /** The messages of a stream. Ends with the connection. @throws as `call`. */
@@ -108,20 +136,18 @@ export class EtcdClient {
       signal.throwIfAborted();
       if (error instanceof EtcdRefusal && !ELSEWHERE.includes(error.code)) throw error;
       this.#leave(endpoint);
-      throw new StoreUnavailable(`${endpoint} does not answer`, { cause: error });
+      throw new StoreUnavailable(error);
     }
     try {
       for await (const line of linesOf(answer)) {
         const message = streamed.parse(JSON.parse(line));
         if ("result" in message) yield schema.parse(message.result);
-        else throw new StoreUnavailable(`the stream ended: ${JSON.stringify(message.error)}`);
+        else throw new StoreUnavailable(message.error);
       }
     } catch (error) {
       signal.throwIfAborted();
       this.#leave(endpoint);
-      throw error instanceof StoreUnavailable
-        ? error
-        : new StoreUnavailable(`the stream of ${endpoint} broke`, { cause: error });
+      throw error instanceof StoreUnavailable ? error : new StoreUnavailable(error);
     } finally {
       answer.destroy();
     }
@@ -195,7 +221,7 @@ export class EtcdClient {
       if (!socket.connecting) isSent = true;
       else socket.once(isTls ? "secureConnect" : "connect", () => (isSent = true));
     });
-    request.on("error", (error) => reject(isSent ? error : new NotSent(error.message, { cause: error })));
+    request.on("error", (error) => reject(isSent ? error : new NotSent(error)));
     request.end(JSON.stringify(body));
     const answer = await promise;
     if (answer.statusCode === 200) return answer;

@@ -18,8 +18,10 @@ import {
   encode,
   entryOf,
   grantAnswer,
+  membersAnswer,
   rangeAnswer,
   renewAnswer,
+  statusAnswer,
   watchMessage,
 } from "./etcd-messages.js";
 
@@ -38,6 +40,8 @@ const RETRY_MS = 500;
 /** The shared state in etcd, 3.4 or newer. */
 export class EtcdStore implements FleetStore {
   readonly #options: EtcdStoreOptions;
+  /** Size of the cluster, when it was last known. */
+  #members: number | undefined;
 
   constructor(options: EtcdStoreOptions) {
     this.#options = options;
@@ -134,7 +138,7 @@ export class EtcdStore implements FleetStore {
   async *#watchOnce(prefix: string, after: number, signal: AbortSignal): AsyncGenerator<Update> {
     const { client, prefix: own, watchSilenceMs } = this.#options;
     const silent = new AbortController();
-    const onSilence = (): void => silent.abort(new StoreUnavailable("a watch of etcd was silent"));
+    const onSilence = (): void => silent.abort(new StoreUnavailable("a watch was silent"));
     let silence = setTimeout(onSilence, watchSilenceMs);
     const request = {
       create_request: {
@@ -171,10 +175,17 @@ export class EtcdStore implements FleetStore {
   async grant(ttlMs: number): Promise<Lease> {
     const body = { TTL: String(Math.ceil(ttlMs / 1000)) };
     // One that is granted twice ends by itself.
-    const { ID, TTL } = await this.#options.client.call("lease/grant", body, {
+    const { client } = this.#options;
+    const { ID, TTL } = await client.call("lease/grant", body, {
       schema: grantAnswer,
       canRepeat: true,
     });
+    const { members } = await client.call(
+      "cluster/member/list",
+      {},
+      { schema: membersAnswer, canRepeat: true },
+    );
+    this.#members = members.length;
     return { id: ID, ttlMs: TTL * 1000 };
   }
 
@@ -193,6 +204,16 @@ export class EtcdStore implements FleetStore {
     } catch (error) {
       if (!(error instanceof EtcdRefusal) || error.code !== NOT_FOUND) throw error;
     }
+  }
+
+  async lacksMajority(signal: AbortSignal): Promise<boolean> {
+    const statuses = await this.#options.client.callEach("maintenance/status", {
+      schema: statusAnswer,
+      signal,
+    });
+    const outside = statuses.filter((status) => status === "absent" || status?.leader === "0").length;
+    // What a member does that is not among the endpoints is unknown.
+    return statuses.length === this.#members && outside > statuses.length / 2;
   }
 
   async close(): Promise<void> {

@@ -116,6 +116,11 @@ export class SqliteStore implements FleetStore {
     this.#write(() => this.#end(id));
   }
 
+  /** A file has no majority to lose. */
+  async lacksMajority(): Promise<boolean> {
+    return false;
+  }
+
   async close(): Promise<void> {
     this.#database.close();
   }
