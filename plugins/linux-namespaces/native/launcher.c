@@ -512,7 +512,7 @@ static void handle(uint8_t *bytes, size_t length) {
   else if (operation == RUN && count >= 2) run(number, words, count);
   else if (operation == START && count >= 2) start(number, words, count);
   else if (operation == CONFINE && count >= 2) confine(number, words, count);
-  else if (operation == GROUPS && count >= 2) make_groups(number, words, count);
+  else if (operation == GROUPS && count >= 1) make_groups(number, words, count);
   else if (operation == KILL && count == 1) kill_confined(number, words[0]);
   else stop("an unknown request");
 }
