@@ -183,6 +183,8 @@ const SAMPLES: Readonly<Record<string, Sample>> = {
   "GET /templates/:id/tags": { names: snapshot },
   "POST /v3/templates": { body: "{}" },
   "POST /v2/templates/:id/builds/:build": { names: template, body: '{"fromImage":"debian"}' },
+  "POST /templates/:id/builds/:build/cancel": { names: template },
+  "POST /templates/push": { names: template, body: '{"template":":name","image":"registry.example/a:1"}' },
   "GET /templates/:id/builds/:build/status": { names: template },
   "GET /templates/:id/builds/:build/logs": { names: template },
   "GET /templates/:id/files/:hash": { names: template },
