@@ -60,6 +60,8 @@ export class CodeContext {
   #places = 0;
   #observer: ContextObserver | undefined;
   #running: Kernel | undefined;
+  /** Settles when the kernel of an earlier server has been taken over, or replaced. Never rejects. */
+  adopted: Promise<void> = Promise.resolve();
   #environment: Readonly<Record<string, string>> = {};
   #restartCause: RestartCause | undefined;
 
@@ -90,6 +92,8 @@ export class CodeContext {
         return this.#start();
       }),
     );
+    const settled = (): void => undefined;
+    this.adopted = this.#kernel.then(settled, settled);
   }
 
   lost(): void {

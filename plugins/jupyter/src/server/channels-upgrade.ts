@@ -1,5 +1,6 @@
 import { SandboxError, type Clock, type UpgradeHandler } from "@coppice/core";
 import { WebSocketServer, type RawData } from "ws";
+import type { CodeContext } from "../contexts/code-context.js";
 import { decodeFrame, FrameError, V1_PROTOCOL, type Framing } from "./client-frame.js";
 import type { ClientMetrics } from "./client-metrics.js";
 import { ClientSocket, CloseCode } from "./client-socket.js";
@@ -16,6 +17,8 @@ interface ChannelsUpgradeOptions {
 
 const KERNEL_PATH = /\/api\/kernels\/([^/]+)\/channels$/;
 const MAX_SESSION_ID = 256;
+/** A kernel that is not ours may be silent until its code has ended. */
+const ADOPTION_MS = 5000;
 
 /** The WebSocket of a kernel: all its channels on one connection, in either framing. */
 export function channelsUpgrade(options: ChannelsUpgradeOptions): UpgradeHandler {
@@ -33,7 +36,9 @@ export function channelsUpgrade(options: ChannelsUpgradeOptions): UpgradeHandler
   return async ({ target, url, log }, upgrade) => {
     if (target === undefined) throw new SandboxError("sandbox_not_found", "the request names no sandbox");
     const kernels = await kernelsOf(target.sandbox);
-    const clients = kernels.clientsOf(kernelNamed(kernels, KERNEL_PATH.exec(url.pathname)?.[1] ?? ""));
+    const context = kernelNamed(kernels, KERNEL_PATH.exec(url.pathname)?.[1] ?? "");
+    const clients = kernels.clientsOf(context);
+    await untilHeard(context, clock);
     // Undefined for a client that cannot reconnect.
     const givenId = url.searchParams.get("session_id") || undefined;
     if (givenId !== undefined && (givenId.length > MAX_SESSION_ID || /\s/.test(givenId)))
@@ -68,4 +73,18 @@ export function channelsUpgrade(options: ChannelsUpgradeOptions): UpgradeHandler
       });
     });
   };
+}
+
+/**
+ * Waits, for a time, until this server hears what the kernel of an earlier one publishes. A client that is connected
+ * before may act at once, by a file for example, and miss what its code prints then.
+ */
+function untilHeard({ adopted }: CodeContext, clock: Clock): Promise<void> {
+  return new Promise((resolve) => {
+    const cancel = clock.after(ADOPTION_MS, resolve);
+    void adopted.then(() => {
+      cancel();
+      resolve();
+    });
+  });
 }
