@@ -138,7 +138,10 @@ it("without the agent's program a command that wants a terminal is refused", asy
   await own.close();
 });
 
-it("a working directory is the requested one, even while it is replaced", async () => {
+/** There a program is started in a directory by its path alone, which may lead elsewhere by then. */
+const byPath = process.platform !== "linux" && "a directory has no other name than its path";
+
+it("a working directory is the requested one, even while it is replaced", { skip: byPath }, async () => {
   const sandbox = await provision("swapped");
   await sandbox.files.makeDir("/home/user/here");
   await sandbox.files.write("/home/user/here/inside", source("inside"));

@@ -37,7 +37,8 @@ describe("a server on FreeBSD, as far as another system shows it", { timeout: TI
     const { NODE_TEST_CONTEXT: _, ...environment } = process.env;
     const { stdout } = await promisify(execFile)(
       process.execPath,
-      ["--test", "--test-reporter=tap", ...words],
+      // What a failed test leaves open would hold its output back until the time is up.
+      ["--test", "--test-force-exit", "--test-reporter=tap", ...words],
       { cwd: ROOT, env: { ...environment, ...freebsd.environment }, maxBuffer: 2 ** 26 },
     ).catch((error: Error & { readonly stdout: string }) => assert.fail(error.stdout.slice(-100_000)));
     return Number(/^# pass (\d+)$/m.exec(stdout)?.[1]);
