@@ -54,7 +54,7 @@ export interface ListenerServices {
   readonly targeting: Targeting;
   readonly clientAddresses: ClientAddresses;
   readonly foreignPages: ForeignPages;
-  readonly peers: Pick<KnownPeers, "arrivalAt" | "requirePlace">;
+  readonly peers: Pick<KnownPeers, "arrivalAt" | "prepare" | "requirePlace">;
   readonly connections: PortConnections;
   readonly exchanges: ExchangeLimit;
   readonly metrics: HttpMetrics;
@@ -277,6 +277,7 @@ export class HttpListener implements Listener {
         return;
       }
       if (target !== undefined) await this.#use(target, request);
+      this.#services.peers.prepare(admitted, message);
       await destination.surface.serve(admitted, message, response);
     } catch (error) {
       if (response.destroyed) return;

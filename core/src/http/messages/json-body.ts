@@ -12,10 +12,15 @@ export interface JsonBodyOptions {
 
 const DEFAULT_LIMIT_BYTES = 1024 * 1024;
 
-/** Whole bodies, for what is passed on to another server after that. */
-const bodies = new WeakMap<IncomingMessage, Buffer>();
+/** Whole bodies of messages that may be passed on to another server after that; undefined before they are read. */
+const bodies = new WeakMap<IncomingMessage, Buffer | undefined>();
 
-/** The body of a message that was read by `readBody`. */
+/** Keeps the body of a message, once it is read, as long as the message. */
+export function keepBody(message: IncomingMessage): void {
+  bodies.set(message, undefined);
+}
+
+/** The body of a message that was kept and read by `readBody`. */
 export function bodyOf(message: IncomingMessage): Buffer | undefined {
   return bodies.get(message);
 }
@@ -33,7 +38,7 @@ export async function readBody(message: IncomingMessage, limitBytes: number): Pr
     chunks.push(chunk);
   }
   const body = Buffer.concat(chunks, lengthBytes);
-  bodies.set(message, body);
+  if (bodies.has(message)) bodies.set(message, body);
   return body;
 }
 

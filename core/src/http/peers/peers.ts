@@ -5,6 +5,7 @@ import { CreatedElsewhere } from "../../sandbox/life/placements.js";
 import type { SandboxId } from "../../sandbox/contract/backend.js";
 import type { EndedSandbox } from "../../sandbox/ledger/ledger.js";
 import type { Principal } from "../surfaces/principal.js";
+import { keepBody } from "../messages/json-body.js";
 import type { Peer } from "../surfaces/peer.js";
 import { type RequestCarrier, requestOf, type SurfaceRequest } from "../surfaces/surface-request.js";
 
@@ -73,6 +74,11 @@ export class KnownPeers implements Peers {
   /** Undefined at a listener for clients. @throws SandboxError */
   arrivalAt(listener: string, message: IncomingMessage): Arrival | undefined {
     return this.#finder?.listener === listener ? this.#finder.arrivalOf(message) : undefined;
+  }
+
+  /** Keeps what passing a request on later takes: its handler may find out that it is for another server. */
+  prepare({ isPassedOn, target }: SurfaceRequest, message: IncomingMessage): void {
+    if (this.#finder !== undefined && !isPassedOn && target === undefined) keepBody(message);
   }
 
   async find(id: SandboxId): Promise<Peer | undefined> {
