@@ -85,6 +85,7 @@ export { parseInput } from "./http/messages/parse-input.js";
 export * from "./http/messages/json-body.js";
 export * from "./http/surfaces/targets.js";
 export { type Arrival, type Gathered, type PeerFinder, Peers } from "./http/peers/peers.js";
+export { gatherAnswers } from "./http/peers/gather-answers.js";
 export type { Peer } from "./http/surfaces/peer.js";
 export { type Placement, Placements } from "./sandbox/life/placements.js";
 export * from "./sandbox/contract/address-leases.js";

@@ -3,6 +3,7 @@ import "./http/messages/native-base64.js";
 export * from "./testing/docker-registry.js";
 export * from "./testing/start-test-server.js";
 export * from "./testing/fake-clock.js";
+export * from "./testing/free-ports.js";
 export * from "./testing/memory-backend.js";
 export * from "./testing/memory-leases.js";
 export * from "./testing/memory-files.js";

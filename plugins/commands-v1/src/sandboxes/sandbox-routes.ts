@@ -2,6 +2,7 @@ import {
   type Capacities,
   ClientCreations,
   type Clock,
+  gatherAnswers,
   type LiveSandbox,
   type Peers,
   readJsonBody,
@@ -95,8 +96,7 @@ export function mountSandboxes(
     const { name } = ctx.query;
     const all = sandboxesOf(ctx, sandboxes).list();
     const wanted = all.filter((sandbox) => name === undefined || named.describe(sandbox).name === name);
-    const { answers, unreached } = await peers.gather(ctx);
-    if (unreached.length > 0) ctx.set("X-Unreached-Servers", unreached.join(", "));
+    const answers = await gatherAnswers(ctx, peers);
     const others = answers.flatMap(({ body }) => z.array(z.unknown()).parse(body));
     ctx.body = [...(await Promise.all(wanted.map(bodyOf))), ...others];
   });

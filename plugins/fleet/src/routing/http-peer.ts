@@ -9,6 +9,7 @@ import {
 import { Agent as HttpsAgent, request as requestHttps } from "node:https";
 import { type Duplex, pipeline } from "node:stream";
 import { bodyOf, type Gathered, type Peer, SandboxError, type SurfaceRequest } from "@coppice/core";
+import { textOf } from "../store/text-of.js";
 import { passedBackHeaders, passedOnHeaders, ownHeaders } from "./fleet-headers.js";
 
 export type PeerAnswer = Gathered["answers"][number];
@@ -135,9 +136,9 @@ export class HttpPeer implements Peer {
     sent.on("error", reject);
     sent.end(text);
     const answer = await promise;
-    const parts = (await answer.toArray()) as Buffer[];
+    const body = await textOf(answer);
     if (answer.statusCode !== 200) throw new Error(`'${node}' answered ${answer.statusCode}`);
-    return { headers: answer.headers, body: JSON.parse(Buffer.concat(parts).toString()) };
+    return { headers: answer.headers, body: JSON.parse(body) };
   }
 
   /** Ends what is under way: a server that is gone may never say so. */

@@ -25,10 +25,6 @@ export class KeyView<T> {
     this.#options = options;
   }
 
-  get size(): number {
-    return this.#values.size;
-  }
-
   get(name: string): T | undefined {
     return this.#values.get(name);
   }

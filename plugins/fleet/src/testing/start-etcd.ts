@@ -2,10 +2,10 @@ import { type ChildProcess, spawn } from "node:child_process";
 import { once } from "node:events";
 import { existsSync } from "node:fs";
 import { mkdtemp, rm } from "node:fs/promises";
-import { createServer } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
+import { freePorts } from "@coppice/core/testing";
 
 /** Debian's, or another one that is named. */
 const PROGRAM = process.env["COPPICE_ETCD"] ?? "/usr/bin/etcd";
@@ -103,17 +103,4 @@ class EtcdProcess implements Member {
     child.kill(signal);
     await ended;
   }
-}
-
-/** Ports that nothing listens on now, all of them different. */
-async function freePorts(count: number): Promise<readonly number[]> {
-  const servers = Array.from({ length: count }, () => createServer());
-  const ports = servers.map(async (server) => {
-    server.listen(0, "127.0.0.1");
-    await once(server, "listening");
-    return (server.address() as { readonly port: number }).port;
-  });
-  const found = await Promise.all(ports);
-  await Promise.all(servers.map(async (server) => once(server.close(), "close")));
-  return found;
 }

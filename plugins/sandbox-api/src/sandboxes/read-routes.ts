@@ -1,7 +1,6 @@
 import {
-  type Gathered,
+  gatherAnswers,
   type LiveSandbox,
-  type Peers,
   parseInput,
   parseSandboxId,
   requestOf,
@@ -44,7 +43,7 @@ export function mountReads(
     const page = listSandboxes(sandboxes(ctx).list(), query);
     const [bodies, others] = await Promise.all([
       listBody(page.sandboxes, { capacities, templates }),
-      gather(ctx, peers),
+      gatherAnswers(ctx, peers),
     ]);
     const whole = wholePage(bodies, page, others, query);
     if (whole.nextToken !== undefined) ctx.set("X-Next-Token", whole.nextToken);
@@ -70,7 +69,7 @@ export function mountReads(
         return latest === undefined ? [] : [[sandbox.record.id, metricBody(latest)] as const];
       }),
     );
-    const { answers } = await gather(ctx, peers);
+    const answers = await gatherAnswers(ctx, peers);
     const others = answers.map(({ body }) => metricsAnswer.parse(body).sandboxes);
     ctx.body = { sandboxes: Object.assign(Object.fromEntries(told.flat()), ...others) as object };
   });
@@ -95,13 +94,6 @@ export function mountReads(
       .filter(({ atMs }) => Math.floor(atMs / 1000) >= start && Math.floor(atMs / 1000) <= end)
       .map(metricBody);
   });
-}
-
-/** What the other servers have; a client is told of those that did not answer. */
-async function gather(ctx: Context, peers: Peers): Promise<Gathered> {
-  const gathered = await peers.gather(ctx);
-  if (gathered.unreached.length > 0) ctx.set("X-Unreached-Servers", gathered.unreached.join(", "));
-  return gathered;
 }
 
 async function listBody(

@@ -16,7 +16,7 @@ export interface WholePage extends Pick<ListPage, "nextToken" | "totalRunning"> 
 export function wholePage(
   bodies: readonly Listed[],
   { nextToken, totalRunning }: Pick<ListPage, "nextToken" | "totalRunning">,
-  { answers }: Gathered,
+  answers: Gathered["answers"],
   { order, limit }: Pick<ListQuery, "order" | "limit">,
 ): WholePage {
   const direction = order === "asc" ? 1 : -1;

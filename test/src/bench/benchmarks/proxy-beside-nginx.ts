@@ -1,5 +1,5 @@
 import { nginxConfiguration, reasonWithoutNginx, serveByNginx } from "../../harness/server/start-nginx.js";
-import { freePort } from "../../harness/host/free-port.js";
+import { freePort } from "@coppice/core/testing";
 import { eventually } from "../../harness/host/eventually.js";
 import type { Benchmark } from "../kit/benchmark.js";
 import { RepeatingClient } from "../kit/repeating-client.js";

@@ -8,7 +8,7 @@ import { Sandbox } from "e2b";
 import { WebSocket } from "ws";
 import type { TestServer } from "@coppice/core/testing";
 import { eventually } from "../../harness/host/eventually.js";
-import { freePort } from "../../harness/host/free-port.js";
+import { freePort } from "@coppice/core/testing";
 import { exchange } from "../../harness/clients/exchange.js";
 import { pointSdkAt } from "../../harness/server/point-sdk-at.js";
 import { startFullServer } from "../../harness/server/start-full-server.js";

@@ -1,5 +1,5 @@
 import { randomBytes } from "node:crypto";
-import { freePort } from "../host/free-port.js";
+import { freePort } from "@coppice/core/testing";
 import { type Installation, type InstallationOptions, makeInstallation } from "./server-process.js";
 
 export interface FleetInstallationsOptions extends InstallationOptions {

@@ -1,7 +1,7 @@
 import { randomBytes } from "node:crypto";
 import type { TestServer } from "@coppice/core/testing";
 import fleet from "@coppice/plugin-fleet";
-import { freePort } from "../host/free-port.js";
+import { freePort } from "@coppice/core/testing";
 import { type CommandEnd, startCoppice } from "./coppice-command.js";
 import { makeInstallation } from "./server-process.js";
 import { type FullServerOptions, startFullServer } from "./start-full-server.js";

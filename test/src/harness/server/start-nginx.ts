@@ -6,7 +6,7 @@ import { connect } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { eventually } from "../host/eventually.js";
-import { freePort } from "../host/free-port.js";
+import { freePort } from "@coppice/core/testing";
 
 const NGINX = "/usr/sbin/nginx";
 const CONFIGURATION = new URL("../../../../config/nginx.conf", import.meta.url);

@@ -1,6 +1,7 @@
 import { Agent as HttpAgent, type IncomingMessage, request as requestHttp } from "node:http";
 import { Agent as HttpsAgent, request as requestHttps } from "node:https";
 import { z } from "zod";
+import { textOf } from "../text-of.js";
 import { StoreUnavailable, UnknownOutcome } from "../fleet-store.js";
 
 export interface EtcdClientOptions {
@@ -229,12 +230,6 @@ export class EtcdClient {
     if (!parsed.success) throw new Error(`${endpoint} answered ${answer.statusCode}`);
     throw new EtcdRefusal(parsed.data.code, parsed.data.error);
   }
-}
-
-async function textOf(answer: IncomingMessage): Promise<string> {
-  const parts: Buffer[] = [];
-  for await (const part of answer) parts.push(part as Buffer);
-  return Buffer.concat(parts).toString();
 }
 
 /** The lines of a stream that are not empty. @throws Error for one that is too long. */
