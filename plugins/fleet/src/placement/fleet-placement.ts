@@ -1,13 +1,13 @@
 import { createHash, randomInt } from "node:crypto";
 import type { CreateSandbox, Sandboxes } from "@coppice/core";
-import type { NodeRecord } from "../membership/node-record.js";
-import type { FleetStore } from "../store/fleet-store.js";
+import { NODES, type NodeRecord } from "../membership/node-record.js";
+import type { Check, FleetStore } from "../store/fleet-store.js";
 import type { KeyView } from "../store/key-view.js";
 import { type Offer, ownOffer } from "./offer.js";
 
 export interface FleetPlacementOptions {
   readonly node: string;
-  readonly nodes: Pick<KeyView<NodeRecord>, "entries">;
+  readonly nodes: Pick<KeyView<NodeRecord>, "entries" | "get">;
   /** Servers that get no new sandboxes. */
   readonly cordons: Pick<KeyView<true>, "get">;
   readonly sandboxes: Pick<Sandboxes, "check" | "list">;
@@ -48,18 +48,26 @@ export class FleetPlacement {
     return chosen === node ? undefined : chosen;
   }
 
-  /** Repetitions of a request come to the same server, whichever they ask. */
+  /** Repetitions of a request come to the same server, whichever they ask, as long as that one is in the fleet. */
   async #once(
     key: string,
     request: CreateSandbox,
     signal: AbortSignal | undefined,
   ): Promise<string | undefined> {
-    const { store, node, keyKeptMs } = this.#options;
+    const { store, node, nodes, keyKeptMs } = this.#options;
     const known = await store.get(key);
-    if (known !== undefined) return known.value;
+    if (known !== undefined && nodes.get(known.value) !== undefined) return known.value;
+    const checks: readonly Check[] =
+      known === undefined
+        ? [{ key, createRevision: 0 }]
+        : // Whatever that server made is lost.
+          [
+            { key, modRevision: known.modRevision },
+            { key: NODES + known.value, createRevision: 0 },
+          ];
     const value = (await this.#best(request, signal)) ?? node;
     const lease = await store.grant(keyKeptMs);
-    const revision = await store.commit([{ key, createRevision: 0 }], [{ put: key, value, lease }]);
+    const revision = await store.commit(checks, [{ put: key, value, lease }]);
     if (revision !== undefined) return value;
     await store.revoke(lease);
     return (await store.get(key))?.value;

@@ -53,6 +53,16 @@ describe("a fleet that loses a server", { skip: reasonWithoutEtcd(), timeout: 24
     pointSdkAt(urlOf(index));
     return Sandbox.create();
   };
+  /** Creates one with the same `Idempotency-Key` each time. @returns its id, or the answer */
+  const createOnceOn = async (index: number): Promise<string> => {
+    const answer = await fetch(`${urlOf(index)}/sandboxes`, {
+      method: "POST",
+      headers: { "x-api-key": API_KEY, "content-type": "application/json", "idempotency-key": "once" },
+      body: JSON.stringify({ templateID: "base" }),
+    });
+    const body = (await answer.json()) as { readonly sandboxID?: string };
+    return body.sandboxID ?? `${answer.status} ${JSON.stringify(body)}`;
+  };
   /** What a server says of a sandbox to its owner; the SDK's own error leaves out how it ended. */
   const told = async (index: number, id: string): Promise<string> => {
     const answer = await fetch(`${urlOf(index)}/sandboxes/${id}`, { headers: { "x-api-key": API_KEY } });
@@ -63,6 +73,8 @@ describe("a fleet that loses a server", { skip: reasonWithoutEtcd(), timeout: 24
   it("tells its owner so within the lease, and the server ends what was given up when it is back", async () => {
     const sandbox = await createOn(0);
     const kept = await createOn(1);
+    const once = await createOnceOn(0);
+    assert.equal(await createOnceOn(1), once);
     assert.equal(await told(1, sandbox.sandboxId), "there");
     signal(0, "SIGKILL");
     const killedAt = performance.now();
@@ -71,6 +83,9 @@ describe("a fleet that loses a server", { skip: reasonWithoutEtcd(), timeout: 24
     await eventually("its loss is told", async () => (await told(1, sandbox.sandboxId)).includes(LOST));
     assert.ok(performance.now() - killedAt > LEASE_MS / 2, "it was told before the lease could end");
     assert.equal(await told(1, kept.sandboxId), "there");
+    const again = await createOnceOn(1);
+    assert.notEqual(again, once);
+    assert.equal(await told(1, again), "there");
     await restart(0);
     await eventually("its server has ended it", async () =>
       /not found/.test(await told(0, sandbox.sandboxId)),
