@@ -31,6 +31,8 @@ interface Joined {
 
 /** Renewals in the time of a lease: two may fail. */
 const RENEWALS = 3;
+/** Times that the members of a store are asked whether they have a majority, in the time between two renewals. */
+const LOOKS = 4;
 /** Part of a lease that is not used. */
 const MARGIN = 0.1;
 
@@ -148,26 +150,30 @@ export class Membership {
     return nodeText({ identity: identity(), address: address(), version, joinedAtMs, stoppedAtMs });
   }
 
-  #schedule(): void {
-    const { clock, leaseMs } = this.#options;
+  #schedule(delayMs = this.#options.leaseMs / RENEWALS): void {
     if (this.#stopping.signal.aborted) return;
-    this.#cancelRenewal = clock.after(leaseMs / RENEWALS, () => {
-      this.#turn = this.#renew().finally(() => this.#schedule());
+    this.#cancelRenewal = this.#options.clock.after(delayMs, () => {
+      this.#turn = this.#renew().then((delay) => this.#schedule(delay));
     });
   }
 
-  async #renew(): Promise<void> {
+  /** @returns time until the next one, where that is sooner than usual. */
+  async #renew(): Promise<number | undefined> {
     const { store, leaseMs, log } = this.#options;
     const { signal } = this.#stopping;
     const limit = AbortSignal.any([signal, AbortSignal.timeout(Math.floor(leaseMs / RENEWALS))]);
     try {
       const joined = this.#joined;
-      if (joined === undefined) return await this.#join();
+      if (joined === undefined) {
+        await this.#join();
+        return;
+      }
       const asked = this.fence.moment();
       if (await store.renew(joined.lease, limit)) {
         // Also one that was closed meanwhile: the lease never ended, so nobody has taken anything from this server.
         this.fence.extend(asked, joined.lease.ttlMs);
-        return this.#open();
+        this.#open();
+        return;
       }
       log.warn("the lease of this server has ended; it joins the fleet again");
       this.#joined = undefined;
@@ -179,19 +185,27 @@ export class Membership {
         limit.aborted || error instanceof StoreUnavailable || error instanceof UnknownOutcome;
       log[isExpected ? "warn" : "error"]({ err: error }, "this server could not renew its lease");
       await this.#goOn(signal);
+      return leaseMs / RENEWALS / LOOKS;
     }
   }
 
   /** Keeps its place where nobody can take it: the store has no majority. */
   async #goOn(signal: AbortSignal): Promise<void> {
+    const { store, clock, leaseMs } = this.#options;
     const joined = this.#joined;
     if (joined === undefined) return;
-    const asked = this.fence.moment();
-    const isSafe = await this.#options.store.lacksMajority(signal);
-    // Once the fence has closed, the last majority may have ended the lease.
-    if (!isSafe || !this.fence.isOpen) return;
-    this.fence.extend(asked, joined.lease.ttlMs);
-    this.#open();
+    // Members take a second or two to see that their leader is gone.
+    for (let looks = 0; looks < LOOKS && this.fence.isOpen && !signal.aborted; looks += 1) {
+      const asked = this.fence.moment();
+      const isSafe = await store.lacksMajority(signal);
+      // Once the fence has closed, the last majority may have ended the lease.
+      if (!this.fence.isOpen) return;
+      if (isSafe) {
+        this.fence.extend(asked, joined.lease.ttlMs);
+        return this.#open();
+      }
+      await new Promise<void>((resolve) => void clock.after(leaseMs / RENEWALS / LOOKS, resolve));
+    }
   }
 
   /** Until the fence closes by itself. */

@@ -211,9 +211,18 @@ export class EtcdStore implements FleetStore {
       schema: statusAnswer,
       signal,
     });
-    const outside = statuses.filter((status) => status === "absent" || status?.leader === "0").length;
-    // What a member does that is not among the endpoints is unknown.
-    return statuses.length === this.#members && outside > statuses.length / 2;
+    const leaders = statuses.flatMap((status) =>
+      status === undefined || status === "absent" ? [] : [status.leader],
+    );
+    const outside = statuses.filter((status) => status === "absent").length + leaders.length;
+    return (
+      // What a member does that is not among the endpoints is unknown.
+      statuses.length === this.#members &&
+      // A firewall, too, may say that nothing listens there: a member has to say so itself.
+      leaders.length > 0 &&
+      leaders.every((leader) => leader === "0") &&
+      outside > statuses.length / 2
+    );
   }
 
   async close(): Promise<void> {
