@@ -44,11 +44,6 @@ export type Update =
   /** What happened since the revision is not kept any more: the keys have to be listed again. */
   | { readonly kind: "compacted" };
 
-export interface ReadOptions {
-  /** True: may answer with an older state, where no majority of the store can be reached. */
-  readonly stale?: boolean;
-}
-
 /** A commit that may have taken place, or may not: what it was about has to be read again. */
 export class UnknownOutcome extends SandboxError {
   constructor(cause: unknown) {
@@ -67,8 +62,8 @@ export class StoreUnavailable extends SandboxError {
 
 /** The state that the servers of a fleet share. All methods but `watch` throw StoreUnavailable. */
 export interface FleetStore {
-  get(key: string, options?: ReadOptions): Promise<Entry | undefined>;
-  list(prefix: string, options?: ReadOptions): Promise<Listing>;
+  get(key: string): Promise<Entry | undefined>;
+  list(prefix: string): Promise<Listing>;
   /**
    * Makes all changes, at most 100 and one for each key, if all checks are true.
    * @returns their revision; undefined when a check is false, or a lease has ended. @throws UnknownOutcome

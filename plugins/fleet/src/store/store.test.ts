@@ -40,7 +40,6 @@ function storeCases(open: () => Promise<FleetStore>): void {
     assert.ok(made !== undefined && put !== undefined && put > made);
     const expected = { key: "a/one", value: "ä\n", createRevision: made, modRevision: put };
     assert.deepEqual(await store.get("a/one"), expected);
-    assert.deepEqual(await store.get("a/one", { stale: true }), expected);
   });
 
   it("a commit makes all of its changes, or none where one check is false", async () => {

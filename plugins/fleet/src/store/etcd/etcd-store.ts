@@ -6,7 +6,6 @@ import {
   type FleetStore,
   type Lease,
   type Listing,
-  type ReadOptions,
   StoreUnavailable,
   type Update,
 } from "../fleet-store.js";
@@ -47,15 +46,15 @@ export class EtcdStore implements FleetStore {
     this.#options = options;
   }
 
-  async get(key: string, { stale = false }: ReadOptions = {}): Promise<Entry | undefined> {
+  async get(key: string): Promise<Entry | undefined> {
     const { client, prefix } = this.#options;
-    const body = { key: encode(prefix + key), serializable: stale };
+    const body = { key: encode(prefix + key) };
     const { kvs } = await client.call("kv/range", body, { schema: rangeAnswer, canRepeat: true });
     const [found] = kvs;
     return found && entryOf(found, prefix.length);
   }
 
-  async list(prefix: string, { stale = false }: ReadOptions = {}): Promise<Listing> {
+  async list(prefix: string): Promise<Listing> {
     const { client, prefix: own } = this.#options;
     const end = afterPrefix(own + prefix);
     const entries: Entry[] = [];
@@ -67,7 +66,6 @@ export class EtcdStore implements FleetStore {
         range_end: end,
         limit: String(PAGE),
         revision: String(revision),
-        serializable: stale,
       };
       const { header, kvs, more } = await client.call("kv/range", body, {
         schema: rangeAnswer,

@@ -28,7 +28,7 @@ interface ChangeRow {
   readonly created: number;
 }
 
-/** The shared state in an SQLite file, for several servers of one host. Never stale: its reads are of the last commit. */
+/** The shared state in an SQLite file, for several servers of one host. */
 export class SqliteStore implements FleetStore {
   readonly #database: DatabaseSync;
   readonly #options: SqliteStoreOptions;
