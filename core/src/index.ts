@@ -4,6 +4,7 @@ export { createToken, tokenName, type Token } from "./kernel/token.js";
 export { inject, injectable, type Class } from "./kernel/scope.js";
 export * from "./kernel/clock.js";
 export * from "./kernel/time.js";
+export { parseJson, TooManyValues } from "./kernel/parse-json.js";
 export { secretEqual } from "./kernel/secret-equal.js";
 export { digestOf, newId } from "./sandbox/backends/sandbox-secrets.js";
 export { releaseMemory } from "./release-memory.js";

@@ -37,6 +37,12 @@ const images = z.strictObject({
   idleTimeout: duration("60s").describe("Silence of a registry after which a pull or a push fails."),
   maxDownload: size("10GiB").describe("Bytes of all layers of an image, as they are transferred."),
   maxLayers: count().default(200).describe("Layers of an image."),
+  maxMetadata: size("512KiB").describe(
+    "Bytes of a manifest and of a configuration of an image; larger ones hold up the server while they are parsed.",
+  ),
+  maxValues: count()
+    .default(5_000)
+    .describe("Values in a manifest and in a configuration of an image, for the same reason."),
   maxSize: size("20GiB").describe("Bytes of an unpacked image."),
   maxEntries: count().default(1_000_000).describe("Files, directories and links of an image."),
 });
@@ -109,7 +115,7 @@ export const templatesConfig = z.strictObject({
   maxMemory: size("8GiB").describe("Most memory that a template may have."),
   maxDisk: size("20GiB").describe("Most disk that a template may have."),
   maxSteps: count().default(500).describe("Steps that a build may have."),
-  maxBody: size("4MiB").describe("Largest request body, without uploads."),
+  maxBody: size("1MiB").describe("Largest request body, without uploads."),
   maxLog: size("4MiB").describe("Longest log of a build; later lines are left out."),
   maxLayers: count()
     .default(1000)

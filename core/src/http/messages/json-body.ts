@@ -1,6 +1,7 @@
 import type { IncomingMessage } from "node:http";
 import type { z } from "zod";
 import { SandboxError } from "../../kernel/errors.js";
+import { parseJson, TooManyValues } from "../../kernel/parse-json.js";
 import { parseInput } from "./parse-input.js";
 
 export interface JsonBodyOptions {
@@ -11,6 +12,8 @@ export interface JsonBodyOptions {
 }
 
 const DEFAULT_LIMIT_BYTES = 1024 * 1024;
+/** The parsing of so many holds up the event loop for some milliseconds. */
+const MOST_VALUES = 10_000;
 
 /** Whole bodies of messages that may be passed on to another server after that; undefined before they are read. */
 const bodies = new WeakMap<IncomingMessage, Buffer | undefined>();
@@ -45,7 +48,7 @@ export async function readBody(message: IncomingMessage, limitBytes: number): Pr
 /**
  * Reads and validates a JSON request body.
  * @throws SandboxError invalid_argument with E2B's texts: `Error when parsing request: …` for invalid JSON, `validation
- * error: …` for a wrong shape; body_too_large past the limit.
+ * error: …` for a wrong shape or very many values; body_too_large past the limit.
  */
 export async function readJsonBody<S extends z.ZodType>(
   message: IncomingMessage,
@@ -57,8 +60,12 @@ export async function readJsonBody<S extends z.ZodType>(
   if (body.length === 0 && "empty" in options) value = options.empty;
   else {
     try {
-      value = JSON.parse(body.toString("utf8"));
+      value = parseJson(body, MOST_VALUES);
     } catch (error) {
+      if (error instanceof TooManyValues) {
+        const text = `validation error: the body has more than ${MOST_VALUES} values`;
+        throw new SandboxError("request_invalid", text, { cause: error });
+      }
       throw new SandboxError("json_invalid", `Error when parsing request: ${(error as Error).message}`, {
         cause: error,
       });

@@ -5,7 +5,7 @@ import { after, before, describe, it } from "node:test";
 import { SandboxError, Sandboxes, Snapshots } from "@coppice/core";
 import { entriesOfTar } from "@coppice/core/testing";
 import type { ImagePusher, PushedFiles, PushOptions } from "../images/image-pusher.js";
-import { pushedTemplateIn } from "../model/pushed-template.js";
+import { LABEL, readPushedTemplate } from "../model/pushed-template.js";
 import { START, templatesServer, type TemplatesServer } from "../testing/templates-server.js";
 
 interface Settings {
@@ -75,7 +75,7 @@ describe("the route of pushes", () => {
     assert.equal(pushed?.files.get("four"), "four");
     const { User, Env, Cmd, Labels } = pushed.settings;
     assert.deepEqual([User, Env, Cmd], ["user", ["BUILT=yes"], ["/bin/bash", "-l", "-c", "serve"]]);
-    assert.deepEqual(pushedTemplateIn(Labels), {
+    assert.deepEqual(readPushedTemplate(Labels[LABEL] ?? "", 100), {
       user: "user",
       environment: { BUILT: "yes" },
       start: STARTED,
@@ -96,7 +96,7 @@ describe("the route of pushes", () => {
     let names: readonly string[] = [];
     push = async ({ archive, settings }, { signal }) => {
       names = [...entriesOfTar(await buffer(archive(signal))).keys()];
-      assert.equal(pushedTemplateIn((settings as Settings).Labels)?.user, "user");
+      assert.equal(readPushedTemplate((settings as Settings).Labels[LABEL] ?? "", 100)?.user, "user");
       return "sha256:digest";
     };
     for (const snapshot of [id, "saved"]) {

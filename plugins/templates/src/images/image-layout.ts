@@ -1,10 +1,8 @@
 import { createReadStream } from "node:fs";
 import { join } from "node:path";
 import { z } from "zod";
-import { type PushedTemplate, pushedTemplateIn } from "../model/pushed-template.js";
-import { readBounded } from "./read-bounded.js";
-
-const JSON_BYTES = 1024 * 1024;
+import { LABEL, type PushedTemplate, readPushedTemplate } from "../model/pushed-template.js";
+import { type JsonLimits, readJson } from "./read-bounded.js";
 
 const descriptor = z.object({ digest: z.string().regex(/^sha256:[0-9a-f]{64}$/) });
 const index = z.object({ manifests: z.tuple([descriptor]) });
@@ -12,7 +10,10 @@ const manifest = z.object({ config: descriptor });
 const imageConfig = z.object({
   architecture: z.string().optional(),
   config: z
-    .object({ Env: z.array(z.string()).nullish(), Labels: z.record(z.string(), z.string()).nullish() })
+    .object({
+      Env: z.array(z.string()).nullish(),
+      Labels: z.object({ [LABEL]: z.string().optional() }).nullish(),
+    })
     .nullish(),
 });
 
@@ -25,11 +26,9 @@ export interface LayoutFacts {
 }
 
 /** Reads the configuration of the one image of an OCI image layout. @throws Error when it is not as specified */
-export async function readLayout(layout: string): Promise<LayoutFacts> {
-  const read = async <T>(path: string, schema: z.ZodType<T>): Promise<T> => {
-    const text = await readBounded(createReadStream(join(layout, path)), JSON_BYTES);
-    return schema.parse(JSON.parse(text.toString()));
-  };
+export async function readLayout(layout: string, limits: JsonLimits): Promise<LayoutFacts> {
+  const read = async <T>(path: string, schema: z.ZodType<T>): Promise<T> =>
+    schema.parse(await readJson(createReadStream(join(layout, path)), limits));
   const blobOf = ({ digest }: z.infer<typeof descriptor>): string =>
     digest.replace("sha256:", "blobs/sha256/");
   const { manifests } = await read("index.json", index);
@@ -38,7 +37,7 @@ export async function readLayout(layout: string): Promise<LayoutFacts> {
   return {
     architecture,
     environment: variablesOf(settings?.Env ?? []),
-    template: pushedTemplateIn(settings?.Labels ?? {}),
+    template: readPushedTemplate(settings?.Labels?.[LABEL] ?? "", limits.maxValues),
   };
 }
 

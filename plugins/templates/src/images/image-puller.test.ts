@@ -192,6 +192,28 @@ describe("pulling an image", { skip: missingPrograms("skopeo") }, () => {
     assert.deepEqual([await small.left(), await flat.left()], [[], []]);
   });
 
+  it("refuses a manifest or a configuration that holds up the server while it is parsed", async () => {
+    const many = Array.from({ length: 6_000 }, () => "");
+    const long = "x".repeat(600_000);
+    const cases = [
+      [{ config: { Env: many } }, /: it has more than 5000 values$/],
+      [{ config: { Labels: { long } } }, /: the answer has more than 524288 bytes$/],
+      [{ change: (manifest: object) => ({ ...manifest, many }) }, /: it has more than 5000 values$/],
+      [{ change: (manifest: object) => ({ ...manifest, long }) }, /: the answer has more than 524288 bytes$/],
+    ] as const;
+    for (const [at, [with_, says]] of cases.entries()) {
+      const own = join(directory, `metadata-${at}`);
+      const layers = [[{ name: "one" }]];
+      await writeImageLayout(own, { layers, architecture: ARCHITECTURE, ...with_ });
+      const { registry, reach } = await open();
+      await using _ = registry;
+      registry.add("metadata:1", own);
+      const puller = await pullerOf({ registries: reach });
+      await assert.rejects(pull(puller, `${registry.address}/metadata:1`), says);
+      assert.deepEqual(await puller.left(), []);
+    }
+  });
+
   it("refuses contents that are not what their digest says, or more than they claim", async () => {
     const manifest = JSON.parse(await readFile(join(layout, "index.json"), "utf8")).manifests[0] as {
       digest: string;

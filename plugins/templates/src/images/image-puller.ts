@@ -101,7 +101,10 @@ export class ImagePuller {
   async #manifestOf(reference: ImageReference, client: RegistryClient): Promise<Manifest> {
     const { version, text } = reference;
     const answer = await client.get(`manifests/${version}`);
-    if (answer.statusCode === 200) return readManifest(answer, isDigest(version) ? version : undefined);
+    if (answer.statusCode === 200) {
+      const { maxMetadata } = this.#options.settings.images;
+      return readManifest(answer, isDigest(version) ? version : undefined, maxMetadata);
+    }
     answer.destroy();
     switch (answer.statusCode) {
       case 401:
@@ -139,7 +142,7 @@ export class ImagePuller {
       readonly signal: AbortSignal;
     },
   ): Promise<PulledImage> {
-    const { maxDownload, maxLayers } = this.#options.settings.images;
+    const { maxDownload, maxLayers, maxMetadata, maxValues } = this.#options.settings.images;
     const directory = join(this.#options.directory(), randomUUID());
     const remove = async (): Promise<void> => rm(directory, { recursive: true, force: true });
     try {
@@ -149,6 +152,8 @@ export class ImagePuller {
         manifest,
         maxBytes: maxDownload,
         maxLayers,
+        maxMetadata,
+        maxValues,
         onBytes: (done, total) => report?.({ phase: "pulling", done, total }),
         onLayer: (digest, bytes) => log(`Pulling ${digest.slice(0, 19)} (${sizeText(bytes)})`),
       });
@@ -162,7 +167,7 @@ export class ImagePuller {
       });
       if (problem !== undefined) throw gate.refusal ?? new Error(problem);
       const layout = join(directory, NAME);
-      const { architecture, environment, template } = await readLayout(layout);
+      const { architecture, environment, template } = await readLayout(layout, { maxMetadata, maxValues });
       if (architecture !== ARCHITECTURE) {
         throw new Error(
           `it is for ${architecture ?? "no architecture"}, and this server for ${ARCHITECTURE}`,

@@ -2,9 +2,10 @@ import { createHash } from "node:crypto";
 import type { ServerResponse } from "node:http";
 import { Transform } from "node:stream";
 import { pipeline } from "node:stream/promises";
+import { parseJson } from "@coppice/core";
 import { z } from "zod";
 import { openLoopbackGate, type RegistryGate } from "./loopback-gate.js";
-import { readBounded } from "./read-bounded.js";
+import { type JsonLimits, readBounded } from "./read-bounded.js";
 import type { RegistryAnswer, RegistryClient } from "./registry-client.js";
 
 /** A manifest as a registry sent it. */
@@ -15,7 +16,7 @@ export interface Manifest {
   readonly body: Buffer;
 }
 
-export interface RegistryGateOptions {
+export interface RegistryGateOptions extends JsonLimits {
   readonly client: RegistryClient;
   /** Answered without another request. */
   readonly manifest: Manifest;
@@ -29,8 +30,6 @@ export interface RegistryGateOptions {
 }
 
 const PATH = /^\/v2\/image\/(manifests|blobs)\/(sha256:[0-9a-f]{64})$/;
-/** A larger one would hold up the event loop while it is parsed. */
-export const MANIFEST_BYTES = 512 * 1024;
 /** The transfer of less is not worth a line. */
 const NOTED_BYTES = 64 * 1024;
 
@@ -70,9 +69,11 @@ class Transfers {
   }
 
   async manifest(digest: string, response: ServerResponse): Promise<void> {
-    const { client, manifest: known } = this.#options;
+    const { client, manifest: known, maxMetadata } = this.#options;
     const { type, body } =
-      digest === known.digest ? known : await readManifest(await client.get(`manifests/${digest}`), digest);
+      digest === known.digest
+        ? known
+        : await readManifest(await client.get(`manifests/${digest}`), digest, maxMetadata);
     this.#total = checkManifest(body, this.#options);
     response.writeHead(200, { "content-type": type, "docker-content-digest": digest });
     response.end(body);
@@ -106,8 +107,12 @@ class Transfers {
 }
 
 /** Reads a manifest. @param wanted digest that it must have. @throws Error for another digest, status or size */
-export async function readManifest(answer: RegistryAnswer, wanted: string | undefined): Promise<Manifest> {
-  const body = await readBounded(answer, MANIFEST_BYTES);
+export async function readManifest(
+  answer: RegistryAnswer,
+  wanted: string | undefined,
+  mostBytes: number,
+): Promise<Manifest> {
+  const body = await readBounded(answer, mostBytes);
   if (answer.statusCode !== 200) throw new Error(`its registry answered ${answer.statusCode} for a manifest`);
   const digest = `sha256:${createHash("sha256").update(body).digest("hex")}`;
   if (wanted !== undefined && digest !== wanted) {
@@ -117,10 +122,9 @@ export async function readManifest(answer: RegistryAnswer, wanted: string | unde
 }
 
 /** @returns the bytes of its layers. @throws Error for a manifest beyond the limits, or with contents that are elsewhere */
-function checkManifest(body: Buffer, { maxBytes, maxLayers }: RegistryGateOptions): number {
-  const text = body.toString();
-  if (ADDRESSES.test(text)) throw new Error("it has layers outside of its registry");
-  const parsed: unknown = JSON.parse(text);
+function checkManifest(body: Buffer, { maxBytes, maxLayers, maxValues }: RegistryGateOptions): number {
+  if (ADDRESSES.test(body.toString())) throw new Error("it has layers outside of its registry");
+  const parsed = parseJson(body, maxValues);
   const { data: { layers = [] } = {} } = layered.safeParse(parsed);
   if (layers.length > maxLayers) throw tooManyLayers(maxLayers);
   const bytes = layers.reduce((sum, { size }) => sum + size, 0);

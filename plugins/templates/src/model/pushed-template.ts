@@ -1,20 +1,38 @@
+import { parseJson } from "@coppice/core";
 import { z } from "zod";
 import type { BuildContext, BuildResult } from "./build-context.js";
 
 /** Label of an image's configuration with the template that the image was made of, in JSON. */
-const LABEL = "io.coppice.template";
+export const LABEL = "io.coppice.template";
 const VERSION = 1;
-/** Longer ones are not of this server: commands and variables came in a request body. */
-const LONGEST_LABEL = 512 * 1024;
 
 /** What a template has beside its files. */
 export interface PushedTemplate extends Required<BuildContext>, Pick<BuildResult, "start"> {}
 
+/** Configuration of an image's programs, as OCI has it. */
+export interface ImageSettings {
+  readonly User: string;
+  readonly WorkingDir?: string;
+  readonly Env: readonly string[];
+  readonly Cmd?: readonly string[];
+  readonly Labels: { readonly [LABEL]: string };
+}
+
 const text = z.string().regex(/^[^\0]*$/);
+/** A record of zod takes some microseconds for each of thousands. */
+const variables = z.custom<Readonly<Record<string, string>>>(
+  (value) =>
+    typeof value === "object" &&
+    value !== null &&
+    !Array.isArray(value) &&
+    Object.entries(value).every(
+      ([name, one]) => name !== "" && typeof one === "string" && !`${name}${one}`.includes("\0"),
+    ),
+);
 const context = {
   user: text.min(1),
   workdir: text.optional().transform((value) => value),
-  environment: z.record(text.min(1), text),
+  environment: variables,
 };
 const positive = z.int().positive();
 const label = z.object({
@@ -37,7 +55,7 @@ const label = z.object({
 });
 
 /** Configuration of an image of a template: for other programs as far as they know such, and whole for this one. */
-export function imageSettingsOf(template: PushedTemplate): object {
+export function imageSettingsOf(template: PushedTemplate): ImageSettings {
   const { user, workdir, environment, start } = template;
   return {
     User: user,
@@ -48,12 +66,11 @@ export function imageSettingsOf(template: PushedTemplate): object {
   };
 }
 
-/** The template among the labels of an image; undefined without one that this server can read. */
-export function pushedTemplateIn(labels: Readonly<Record<string, string>>): PushedTemplate | undefined {
-  const found = labels[LABEL] ?? "";
-  if (found === "" || found.length > LONGEST_LABEL) return undefined;
+/** Reads the label of an image. @returns undefined for one that this server cannot read. */
+export function readPushedTemplate(written: string, mostValues: number): PushedTemplate | undefined {
+  if (written === "") return undefined;
   try {
-    const { version: _, ...template } = label.parse(JSON.parse(found));
+    const { version: _, ...template } = label.parse(parseJson(Buffer.from(written), mostValues));
     return template;
   } catch {
     return undefined;

@@ -11,7 +11,7 @@ import {
 import type { PackSource } from "@coppice/core/backend";
 import type { Catalog } from "../catalog/catalog.js";
 import type { ImagePusher, PushTarget } from "../images/image-pusher.js";
-import { imageSettingsOf, type PushedTemplate } from "../model/pushed-template.js";
+import { imageSettingsOf, LABEL, type PushedTemplate, readPushedTemplate } from "../model/pushed-template.js";
 import { SERVER } from "../model/template-record.js";
 import type { TransferReport } from "../model/transfer.js";
 import type { ImageKeeper } from "../store/image-keeper.js";
@@ -25,7 +25,7 @@ export interface TemplatePushesOptions {
   readonly store: () => TemplatesStore;
   readonly catalog: Catalog;
   readonly keeper: ImageKeeper;
-  readonly settings: Pick<TemplatesConfig, "buildTimeout">;
+  readonly settings: Pick<TemplatesConfig, "buildTimeout" | "images">;
   readonly clock: Clock;
   readonly log: Logger;
 }
@@ -50,8 +50,8 @@ interface PushSource extends PackSource {
   readonly template: PushedTemplate;
 }
 
-/** A pull would read no more back. */
-const MOST_SETTINGS_BYTES = 512 * 1024;
+/** Of an image's configuration beside its settings. */
+const OTHER_BYTES = 1024;
 
 /** Pushes built templates, and snapshots of their sandboxes, to registries. */
 export class TemplatePushes {
@@ -76,8 +76,11 @@ export class TemplatePushes {
       throw new SandboxError("template_push_unsupported", text);
     }
     const image = imageSettingsOf(source.template);
-    if (Buffer.byteLength(JSON.stringify(image)) > MOST_SETTINGS_BYTES) {
-      const text = `commands and variables of more than ${MOST_SETTINGS_BYTES} bytes cannot be in an image`;
+    const { maxMetadata, maxValues } = settings.images;
+    const isTooLong = Buffer.byteLength(JSON.stringify(image)) > maxMetadata - OTHER_BYTES;
+    // A pull would not read it back.
+    if (isTooLong || readPushedTemplate(image.Labels[LABEL], maxValues) === undefined) {
+      const text = `commands and variables of more than ${maxMetadata - OTHER_BYTES} bytes or ${maxValues} values cannot be in an image`;
       throw new SandboxError("template_push_unsupported", text);
     }
     return {
