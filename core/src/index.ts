@@ -89,6 +89,7 @@ export { type Arrival, type Gathered, type PeerFinder, Peers } from "./http/peer
 export { gatherAnswers } from "./http/peers/gather-answers.js";
 export type { Peer } from "./http/surfaces/peer.js";
 export { type Placement, Placements } from "./sandbox/life/placements.js";
+export { type Reservation, type SharedRecord, SharedRecords } from "./sandbox/model/shared-records.js";
 export * from "./sandbox/contract/address-leases.js";
 export * from "./sandbox/ledger/ledger.js";
 export * from "./sandbox/model/snapshots.js";

@@ -9,6 +9,7 @@ import { Sandboxes } from "../sandbox/life/sandboxes.js";
 import { Placements } from "../sandbox/life/placements.js";
 import { Startups } from "../sandbox/life/startups.js";
 import { Admissions } from "../sandbox/model/admissions.js";
+import { SharedRecords } from "../sandbox/model/shared-records.js";
 import { SandboxEvents } from "../sandbox/model/sandbox-events.js";
 import { Snapshots } from "../sandbox/model/snapshots.js";
 import { Volumes } from "../sandbox/model/volumes.js";
@@ -26,6 +27,7 @@ const TOKENS = {
   warmUps: WarmUps,
   startups: Startups,
   placements: Placements,
+  sharedRecords: SharedRecords,
   admissions: Admissions,
   clock: Clock,
   targets: Targets,

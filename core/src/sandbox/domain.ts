@@ -3,7 +3,7 @@ import type { Clock } from "../kernel/clock.js";
 import { runAs } from "../kernel/owner.js";
 import type { Patience } from "../kernel/patience.js";
 import type { Logger } from "../observe/logger.js";
-import type { AdmissionCheck } from "./model/admissions.js";
+import type { Admission } from "./model/admissions.js";
 import type { AddressLeases } from "./contract/address-leases.js";
 import { BackendRegistry } from "./backends/backend-registry.js";
 import { AddedTemplates } from "./templates/added-templates.js";
@@ -14,6 +14,7 @@ import type { SandboxServices } from "./ledger/sandbox-services.js";
 import { EventRelay } from "./ledger/event-relay.js";
 import type { Ledger } from "./ledger/ledger.js";
 import { reconcile } from "./life/reconcile.js";
+import { UsedSharedRecord } from "./model/shared-records.js";
 import { sandboxMetrics } from "./model/sandbox-metrics.js";
 import { SandboxRegistry } from "./life/sandbox-registry.js";
 import type { SandboxesConfig } from "./model/sandboxes-config.js";
@@ -46,7 +47,8 @@ export function createSandboxDomain(options: SandboxDomainOptions) {
   const { config: settings, dataDir, clock, log } = options;
   const { patience = async (plugin, _step, run) => runAs(plugin, run) } = options;
   const backends = new BackendRegistry();
-  const admissions: AdmissionCheck[] = [];
+  const admissions: Admission[] = [];
+  const shared = new UsedSharedRecord();
   const ledger = ledgerHandle(
     () => options.ledger?.() ?? new SqliteLedger({ dataDir, endedKept: settings.endedKept }),
   );
@@ -67,7 +69,17 @@ export function createSandboxDomain(options: SandboxDomainOptions) {
     const name = backend ?? backends.defaultName ?? likely;
     return all.find((one) => one.name === name)?.defaultLimits;
   });
-  const services: SandboxServices = { settings, backends, ledger, teardown, metrics, events, clock, log };
+  const services: SandboxServices = {
+    settings,
+    backends,
+    ledger,
+    shared,
+    teardown,
+    metrics,
+    events,
+    clock,
+    log,
+  };
   const registry = new SandboxRegistry({
     ...services,
     admissions,
@@ -92,12 +104,13 @@ export function createSandboxDomain(options: SandboxDomainOptions) {
     warmUps,
     startups,
     placements,
+    sharedRecords: shared,
     events,
     sandboxes: registry,
     snapshots,
     volumes,
     backends,
-    admissions: { add: (check: AdmissionCheck) => void admissions.push(check) },
+    admissions: { add: (admission: Admission) => void admissions.push(admission) },
     ledger,
     /**
      * Opens the ledger, checks every backend, adopts or removes the last server's sandboxes, and starts the reaper.

@@ -24,7 +24,7 @@ import { KeyStore } from "./keys/key-store.js";
 import { keysCreate } from "./keys/keys-create.js";
 import { keysList } from "./keys/keys-list.js";
 import { keysRevoke } from "./keys/keys-revoke.js";
-import { quotaCheck, refusedTemplates } from "./quotas.js";
+import { quotaAdmission, refusedTemplates } from "./quotas.js";
 import { rateLimit } from "./rate-limit.js";
 
 /** Authentication and authorization of the control plane, quotas and rate limits of tenants. */
@@ -77,7 +77,7 @@ export const plugin = definePlugin({
         onRefused: (reason) => refused.inc({ reason }),
       }),
     );
-    admissions.add(quotaCheck(quotas, clock));
+    admissions.add(quotaAdmission(quotas, clock));
     context.onStart(() => {
       for (const message of refusedTemplates(quotas, templates.all())) log.warn(message);
     });

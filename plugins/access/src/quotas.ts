@@ -1,8 +1,8 @@
 import {
-  type AdmissionCheck,
+  type Admission,
   type Clock,
+  type CountedSandbox,
   SandboxError,
-  type SandboxRecord,
   type TemplateFacts,
 } from "@coppice/core";
 import type { QuotaSettings, TenantQuota } from "./access-config.js";
@@ -27,8 +27,8 @@ export function refusedTemplates(
   );
 }
 
-/** The check of every creation and growth; the registry lets no other decision come in between. */
-export function quotaCheck({ tenants, everybody }: QuotaSettings, clock: Clock): AdmissionCheck {
+/** The admission of every creation and growth; the registry lets no other decision come in between. */
+export function quotaAdmission({ tenants, everybody }: QuotaSettings, clock: Clock): Admission {
   /** Times of each tenant's creations, as far back as its quota looks. */
   const creations = new Map<string, number[]>();
   const quotaOf = (tenant: string): TenantQuota =>
@@ -43,7 +43,8 @@ export function quotaCheck({ tenants, everybody }: QuotaSettings, clock: Clock):
     }
   };
 
-  const take = (tenant: string, { sandboxes, per }: NonNullable<TenantQuota["creations"]>): void => {
+  /** @returns what counts the creation. @throws SandboxError quota_reached */
+  const rated = (tenant: string, { sandboxes, per }: NonNullable<TenantQuota["creations"]>): (() => void) => {
     const nowMs = clock.now();
     const recent = (creations.get(tenant) ?? []).filter((atMs) => atMs > nowMs - per);
     const oldestMs = recent.at(-sandboxes);
@@ -51,14 +52,16 @@ export function quotaCheck({ tenants, everybody }: QuotaSettings, clock: Clock):
       const text = `you have reached the maximum rate of new sandboxes (${sandboxes} in ${per / 1000} s)`;
       throw exhausted(text, Math.max(Math.ceil((oldestMs + per - nowMs) / 1000), 1));
     }
-    recent.push(nowMs);
-    // Moved to the end of the map, so that the tenants that were idle longest come first.
-    creations.delete(tenant);
-    creations.set(tenant, recent);
-    forgetIdle(nowMs);
+    return () => {
+      recent.push(nowMs);
+      // Moved to the end of the map, so that the tenants that were idle longest come first.
+      creations.delete(tenant);
+      creations.set(tenant, recent);
+      forgetIdle(nowMs);
+    };
   };
 
-  return (wanted, existing) => {
+  const check: Admission["check"] = (wanted, existing) => {
     const quota = quotaOf(wanted.owner);
     if (quota.sandboxes !== undefined && existing.length >= quota.sandboxes) {
       throw exhausted(
@@ -78,11 +81,19 @@ export function quotaCheck({ tenants, everybody }: QuotaSettings, clock: Clock):
         throw exhausted(`you have reached the maximum of ${WORDS[what]} (${most}): ${used} are in use`);
       }
     }
-    if (quota.creations !== undefined && wanted.state === "creating") take(wanted.owner, quota.creations);
+    if (quota.creations === undefined || wanted.state !== "creating") return undefined;
+    return rated(wanted.owner, quota.creations);
+  };
+  return {
+    check,
+    counts: (owner) => {
+      const { sandboxes, cpuCount, memoryMiB } = quotaOf(owner);
+      return (sandboxes ?? cpuCount ?? memoryMiB) !== undefined;
+    },
   };
 }
 
-function sum(records: readonly SandboxRecord[], what: Countable): number {
+function sum(records: readonly CountedSandbox[], what: Countable): number {
   return records.reduce((total, { limits }) => total + (limits[what] ?? 0), 0);
 }
 

@@ -11,7 +11,7 @@ import {
   Listeners,
   Peers,
   Sandboxes,
-  Startups,
+  SharedRecords,
 } from "@coppice/core";
 import { fleetConfig } from "./fleet-config.js";
 import { readIdentity } from "./membership/identity.js";
@@ -45,7 +45,7 @@ export const plugin = definePlugin({
     peers: Peers,
     placements: Placements,
     sandboxes: Sandboxes,
-    startups: Startups,
+    sharedRecords: SharedRecords,
   },
   verbs: {
     fleet: {
@@ -56,7 +56,7 @@ export const plugin = definePlugin({
       remove: fleetRemove,
     },
   },
-  setup(context, { clock, listeners, peers, placements, sandboxes, startups }) {
+  setup(context, { clock, listeners, peers, placements, sandboxes, sharedRecords }) {
     const { config, log } = context;
     const { secret, address, connectTimeout: connectMs, maxLookups } = config;
     const node = config.node ?? hostname().toLowerCase();
@@ -86,7 +86,13 @@ export const plugin = definePlugin({
       },
       log,
     });
-    const found = new KeyView({ store, prefix: SANDBOXES, parse: sandboxOf, log });
+    const found = new KeyView({
+      store,
+      prefix: SANDBOXES,
+      parse: sandboxOf,
+      onChange: (id, now) => now !== undefined && own.onRecord(id, now),
+      log,
+    });
     const cordons = new KeyView({ store, prefix: CORDONS, parse: () => true as const, log });
     const own = new OwnSandboxes({ store, membership, node, sandboxes, clock, log });
     const lost = new LostSandboxes({
@@ -103,7 +109,7 @@ export const plugin = definePlugin({
     membership.onFenced(() => listeners.cut("this server has lost its place in the fleet"));
     membership.onJoined(() => own.reconcile());
     membership.onJoined(() => lost.lookSoon());
-    startups.add(own);
+    sharedRecords.use(own);
     context.onStart(async () => {
       requireListener(config, listeners.all());
       identity = await readIdentity(join(context.dataDir(), IDENTITY));

@@ -4,6 +4,7 @@ import { abortAfter } from "../../kernel/time.js";
 import type { Logger } from "../../observe/logger.js";
 import type { EventRelay } from "./event-relay.js";
 import type { Ledger } from "./ledger.js";
+import type { SharedRecord } from "../model/shared-records.js";
 import type { SandboxMetrics } from "../model/sandbox-metrics.js";
 import type { SandboxesConfig } from "../model/sandboxes-config.js";
 import type { BackendRegistry } from "../backends/backend-registry.js";
@@ -14,6 +15,7 @@ export interface SandboxServices {
   readonly settings: SandboxesConfig;
   readonly backends: BackendRegistry;
   readonly ledger: Ledger;
+  readonly shared: SharedRecord;
   readonly teardown: Teardown;
   readonly metrics: SandboxMetrics;
   readonly events: EventRelay;

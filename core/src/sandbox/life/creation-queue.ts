@@ -4,6 +4,7 @@ import type { Sandbox, SandboxBackend } from "../contract/backend.js";
 import type { Ends } from "./ends.js";
 import type { HeldSandbox } from "../backends/held-sandbox.js";
 import { limitCreation, type SandboxServices } from "../ledger/sandbox-services.js";
+import type { Reservation } from "../model/shared-records.js";
 import type { LiveSandbox, SandboxRecord } from "../model/live-sandbox.js";
 import type { ReadinessProbe } from "../model/readiness-probe.js";
 import type { Reaper } from "./reaper.js";
@@ -21,6 +22,7 @@ export interface CreationQueueOptions extends SandboxServices {
   readonly warmUps: AddedWarmUps;
   readonly pools: WarmPools;
   readonly startups: AddedStartups;
+  readonly admissionOf: (record: SandboxRecord) => Reservation["admit"];
   /** Called for each sandbox as soon as it runs. */
   readonly onMade: (sandbox: LiveSandbox) => void;
 }
@@ -49,6 +51,7 @@ export class CreationQueue {
   /** Creates one, after its turn at the backend. Undoes everything before it rejects. */
   async make(held: HeldSandbox, backend: SandboxBackend, making: CreationConditions): Promise<LiveSandbox> {
     const provide = async (): Promise<Sandbox> => {
+      await this.#reserve(held);
       const runtime = await this.#provisionInTurn(held, backend);
       await this.#start(held, runtime);
       return runtime;
@@ -62,6 +65,7 @@ export class CreationQueue {
     const { id, template } = warm.record;
     const { runtime } = warm;
     const provide = async (): Promise<Sandbox> => {
+      await this.#reserve(warm);
       await warmUps.run("handOut", warm, warm.making.signal);
       return runtime;
     };
@@ -174,6 +178,13 @@ export class CreationQueue {
       }
       throw cause;
     }
+  }
+
+  /** Records it for all servers, before it takes anything here. */
+  async #reserve({ record, making }: HeldSandbox): Promise<void> {
+    const { shared, admissionOf } = this.#options;
+    await shared.add(record, { admit: admissionOf(record), signal: making.signal });
+    making.signal.throwIfAborted();
   }
 
   /** @throws as the startups; the sandbox is to be destroyed then. */

@@ -44,8 +44,10 @@ export class Ends {
 
   /** Destroys a sandbox that no longer serves. Rejects when that failed for now; retries go on all the same. */
   async tearDown(held: HeldSandbox, runtime: Sandbox): Promise<void> {
-    const { ledger, teardown, log } = this.#options;
+    const { ledger, shared, teardown, log } = this.#options;
     const { record, endReason } = held;
+    // Others need not wait for the backend; `recordEnd` waits for this.
+    void shared.remove(record.id);
     try {
       await ledger.write(record, { endReason: held.hasServed ? endReason : undefined });
     } catch (error) {
@@ -65,8 +67,9 @@ export class Ends {
 
   /** Removes the entry of a completely removed sandbox. Never rejects. */
   async recordEnd(held: HeldSandbox): Promise<void> {
-    const { ledger, volumes, log, metrics, events, onGone } = this.#options;
+    const { ledger, shared, volumes, log, metrics, events, onGone } = this.#options;
     const { id, mounts } = held.record;
+    await shared.remove(id);
     const ended = this.endedAs(held);
     try {
       if (held.hasServed) {

@@ -2,6 +2,7 @@ import { SandboxError } from "../../kernel/errors.js";
 import type { Limits, Sandbox } from "../contract/backend.js";
 import type { HeldSandbox } from "../backends/held-sandbox.js";
 import type { SandboxServices } from "../ledger/sandbox-services.js";
+import type { Reservation } from "../model/shared-records.js";
 import type { SandboxRecord } from "../model/live-sandbox.js";
 import { changedLimits, checkRequestedLimits, type LimitsChange } from "../model/requested-limits.js";
 import type { SandboxEvent } from "../model/sandbox-event.js";
@@ -10,6 +11,7 @@ import { UnknownSandbox } from "../contract/unknown-sandbox.js";
 export interface ResizesOptions extends SandboxServices {
   /** Called before limits are raised. @throws SandboxError */
   readonly admit: (wanted: SandboxRecord) => void;
+  readonly admissionOf: (record: SandboxRecord) => Reservation["admit"];
 }
 
 export class Resizes {
@@ -42,7 +44,7 @@ export class Resizes {
   }
 
   async #resize(held: HeldSandbox, change: LimitsChange): Promise<void> {
-    const { settings, ledger, events, admit } = this.#options;
+    const { settings, ledger, shared, events, admit, admissionOf } = this.#options;
     const { record } = held;
     const { id, state, backend, limits: before } = record;
     if (held.isEnding) throw new UnknownSandbox(id);
@@ -56,18 +58,22 @@ export class Resizes {
       throw new SandboxError("resizing_unsupported", `backend '${backend}' does not support resizing`);
     }
     const limits = changedLimits(before, change, templateLimits);
-    if (isMore(limits, before)) admit({ ...record, limits });
+    const isRaised = isMore(limits, before);
+    if (isRaised) admit({ ...record, limits });
     // No await since the admission: the next request is weighed against these limits.
     held.update({ limits, isResizing: true });
     let happened: SandboxEvent | undefined;
     try {
+      if (isRaised) await shared.raise(held.record, { admit: admissionOf(held.record), signal: held.ended });
       // Before the backend acts: the next server completes an interrupted change.
       await ledger.write(held.record);
       await resizing.resize(limits);
       held.update({ isResizing: undefined });
+      if (!isRaised) await shared.lower(held.record);
       happened = events.of("updated", held.record, { limits });
     } catch (error) {
       held.update({ limits: before, isResizing: undefined });
+      if (isRaised) await shared.lower(held.record);
       throw error;
     } finally {
       // A written end of the sandbox must not be overwritten.

@@ -13,7 +13,7 @@ import { Reaper } from "./reaper.js";
 import { checkRequestedLimits, type LimitsChange } from "../model/requested-limits.js";
 import { requireNetworking } from "../contract/require-networking.js";
 import { Resizes } from "./resizes.js";
-import type { AdmissionCheck } from "../model/admissions.js";
+import type { Admission, CountedSandbox } from "../model/admissions.js";
 import { newAccessToken, newId } from "../backends/sandbox-secrets.js";
 import type { SandboxServices } from "../ledger/sandbox-services.js";
 import type { SnapshotRecord, Snapshots } from "../model/snapshots.js";
@@ -32,7 +32,7 @@ import type { WarmPools } from "../warm/warm-pools.js";
 
 export interface SandboxRegistryOptions extends SandboxServices {
   /** Called before every creation. */
-  readonly admissions: Iterable<AdmissionCheck>;
+  readonly admissions: readonly Admission[];
   readonly snapshots: Snapshots;
   readonly templates: Templates;
   readonly volumes: Pick<VolumeRegistry, "of" | "released">;
@@ -65,6 +65,7 @@ export class SandboxRegistry implements Sandboxes {
     this.#creations = new CreationQueue({
       ...shared,
       ends: this.#ends,
+      admissionOf: (record) => this.#admissionOf(record),
       onMade: (sandbox) => {
         for (const listener of this.#listeners) listener(sandbox);
       },
@@ -76,7 +77,13 @@ export class SandboxRegistry implements Sandboxes {
         this.#ends.watch(held, held.handle);
       },
     });
-    this.#resizes = new Resizes({ ...options, admit: (wanted) => this.#askAdmissions(wanted) });
+    this.#resizes = new Resizes({
+      ...options,
+      admit: (wanted) => {
+        for (const take of this.#askAdmissions(wanted)) take();
+      },
+      admissionOf: (record) => this.#admissionOf(record),
+    });
     this.#addPools();
   }
 
@@ -144,7 +151,7 @@ export class SandboxRegistry implements Sandboxes {
   }
 
   check(request: CreateSandbox): void {
-    this.#admit(this.#wanted(request).record);
+    this.#checkAdmissions(this.#wanted(request).record);
   }
 
   find(id: SandboxId): LiveSandbox | undefined {
@@ -367,21 +374,35 @@ export class SandboxRegistry implements Sandboxes {
 
   /** @throws SandboxError resource_exhausted at the server's maximum, or the error of the first check that refuses. */
   #admit(wanted: SandboxRecord): void {
+    for (const take of this.#checkAdmissions(wanted)) take();
+  }
+
+  /** @returns what the admission takes. @throws as `#admit` */
+  #checkAdmissions(wanted: SandboxRecord): readonly (() => void)[] {
     const { maximum } = this.#options.settings;
     if (this.#held.size >= maximum) {
       const text = `you have reached the maximum number of concurrent E2B sandboxes (${maximum}). If you need more, ask the operator of this server`;
       throw new SandboxError("sandbox_limit_reached", text);
     }
-    this.#askAdmissions(wanted);
+    return this.#askAdmissions(wanted);
   }
 
-  #askAdmissions(wanted: SandboxRecord): void {
+  #askAdmissions(wanted: SandboxRecord): readonly (() => void)[] {
     // A removal that only the server still has to complete does not count for its owner.
     const existing = [...this.#held.values()]
       .filter(({ record, isLingering }) => record.owner === wanted.owner && !isLingering)
       .map(({ record }) => record)
       .filter(({ id }) => id !== wanted.id);
-    for (const check of this.#options.admissions) check(wanted, existing);
+    return this.#options.admissions.flatMap(({ check }) => check(wanted, existing) ?? []);
+  }
+
+  /** The admissions of a sandbox beside its owner's on all servers; undefined when none counts those. */
+  #admissionOf(wanted: SandboxRecord): ((others: readonly CountedSandbox[]) => void) | undefined {
+    const counting = this.#options.admissions.filter((admission) => admission.counts(wanted.owner));
+    if (counting.length === 0) return undefined;
+    return (others) => {
+      for (const { check } of counting) check(wanted, others);
+    };
   }
 
   #addPools(): void {

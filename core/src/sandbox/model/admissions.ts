@@ -1,18 +1,31 @@
 import { createToken } from "../../kernel/token.js";
 import type { SandboxRecord } from "./live-sandbox.js";
 
+/** A sandbox as quotas count it. */
+export type CountedSandbox = Pick<SandboxRecord, "id" | "limits">;
+
 /**
  * Admits a new sandbox, or higher limits, by returning; refuses by throwing a SandboxError. Runs synchronously before
  * the next decision, so no other creation can slip in.
  * @param wanted the resulting record; in the state `creating`, unless limits of an existing one are raised.
- * @param existing the owner's other sandboxes, until they are completely removed.
+ * @param existing the owner's other sandboxes, until they are completely removed: those of this server, or of all.
+ * @returns what is to be done once the sandbox is admitted, if anything: a check alone has no effects.
  */
-export type AdmissionCheck = (wanted: SandboxRecord, existing: readonly SandboxRecord[]) => void;
+export type AdmissionCheck = (
+  wanted: SandboxRecord,
+  existing: readonly CountedSandbox[],
+) => (() => void) | undefined;
+
+export interface Admission {
+  readonly check: AdmissionCheck;
+  /** False when the check admits an owner whatever it has already. */
+  counts(owner: string): boolean;
+}
 
 /** Checks that run before a sandbox is created or its limits are raised. */
 export interface Admissions {
   /** Adds a check; checks run in the order they were added. */
-  add(check: AdmissionCheck): void;
+  add(admission: Admission): void;
 }
 
 export const Admissions = createToken<Admissions>("admissions");

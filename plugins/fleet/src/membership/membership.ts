@@ -1,7 +1,7 @@
 import { type Clock, type Logger, SandboxError } from "@coppice/core";
 import {
-  type Check,
   type FleetStore,
+  type KeyCheck,
   type Lease,
   StoreUnavailable,
   UnknownOutcome,
@@ -69,7 +69,7 @@ export class Membership {
   }
 
   /** Part of every commit that a member makes: false once it is none any more. @throws SandboxError fleet_fenced */
-  get check(): Check {
+  get check(): KeyCheck {
     const joined = this.#joined;
     if (joined === undefined || !this.fence.isOpen) throw fenced();
     return { key: NODES + this.#options.node, modRevision: joined.revision };
@@ -107,7 +107,7 @@ export class Membership {
     }
   }
 
-  async #keepPlace(check: Check, lease: Lease): Promise<void> {
+  async #keepPlace(check: KeyCheck, lease: Lease): Promise<void> {
     const { store, clock } = this.#options;
     await store.commit([check], [{ put: check.key, value: this.#text(clock.now()), lease }]);
   }

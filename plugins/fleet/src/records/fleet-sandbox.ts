@@ -1,8 +1,14 @@
+import { digestOf } from "@coppice/core";
 import { z } from "zod";
 import type { Entry } from "../store/fleet-store.js";
 
 /** Keys of sandboxes, by id. */
 export const SANDBOXES = "sandboxes/";
+
+/** Prefix of the keys that tell the limits of a tenant's sandboxes, by id: quotas count them. */
+export function countedOf(tenant: string): string {
+  return `tenants/${digestOf(tenant)}/`;
+}
 
 const record = z.object({
   /** Name of the server that has it. */

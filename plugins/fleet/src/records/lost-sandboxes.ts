@@ -1,9 +1,9 @@
 import type { Clock, Logger } from "@coppice/core";
 import type { Membership } from "../membership/membership.js";
 import { NODES, type NodeRecord } from "../membership/node-record.js";
-import type { Check, FleetStore } from "../store/fleet-store.js";
+import type { Change, Check, FleetStore } from "../store/fleet-store.js";
 import type { KeyView } from "../store/key-view.js";
-import { type FleetSandbox, SANDBOXES, sandboxText } from "./fleet-sandbox.js";
+import { countedOf, type FleetSandbox, SANDBOXES, sandboxText } from "./fleet-sandbox.js";
 
 export interface LostSandboxesOptions {
   readonly store: FleetStore;
@@ -20,7 +20,7 @@ export interface LostSandboxesOptions {
 /** Each member waits so long for those before it, so that the work is usually done once. */
 const TURN_MS = 300;
 const RETRY_MS = 2000;
-/** Sandboxes of one commit, which has a check for each. */
+/** Sandboxes of one commit, which has two changes for each. */
 const BATCH = 50;
 
 /** Marks the sandboxes of members that are gone as lost, so that every server tells their clients. */
@@ -80,11 +80,10 @@ export class LostSandboxes {
     ];
     const lease = await store.grant(keptMs);
     const lostAtMs = clock.now();
-    const changes = found.map(([id, known]) => ({
-      put: SANDBOXES + id,
-      value: sandboxText({ ...known, lostAtMs }),
-      lease,
-    }));
+    const changes = found.flatMap(([id, known]): readonly Change[] => [
+      { put: SANDBOXES + id, value: sandboxText({ ...known, lostAtMs }), lease },
+      { delete: countedOf(known.tenant) + id },
+    ]);
     const isDone = (await store.commit(checks, changes)) !== undefined;
     if (isDone) return;
     await store.revoke(lease);

@@ -1,15 +1,21 @@
+import { randomInt } from "node:crypto";
+import { setTimeout as pause } from "node:timers/promises";
 import {
   type Clock,
   digestOf,
-  type LiveSandbox,
   type Logger,
+  type Reservation,
   SandboxError,
+  type SandboxRecord,
   type Sandboxes,
-  type Startup,
+  type SharedRecord,
+  type LiveSandbox,
 } from "@coppice/core";
 import type { Membership } from "../membership/membership.js";
-import type { Change, FleetStore } from "../store/fleet-store.js";
-import { type FleetSandbox, SANDBOXES, sandboxOf, sandboxText } from "./fleet-sandbox.js";
+import { type Change, type Check, type FleetStore, UnknownOutcome } from "../store/fleet-store.js";
+import { countedOf, type FleetSandbox, SANDBOXES, sandboxOf, sandboxText } from "./fleet-sandbox.js";
+import { countedText, limitsOf } from "./counted-limits.js";
+import { Turns } from "./turns.js";
 
 export interface OwnSandboxesOptions {
   readonly store: FleetStore;
@@ -21,46 +27,67 @@ export interface OwnSandboxesOptions {
 }
 
 const RETRY_MS = 5000;
-/** Changes of one commit. */
-const BATCH = 100;
+/** Sandboxes of one commit, which has two changes for each. */
+const BATCH = 50;
+/** How long the end of a sandbox waits for the fleet. */
+const PATIENCE_MS = 1000;
+/** Commits that other servers may forestall: each of them has made something for the same tenant then. */
+const ATTEMPTS = 100;
+const MAX_PAUSE_MS = 100;
 
 /** Keeps the fleet's record of the sandboxes that this server has. */
-export class OwnSandboxes implements Startup {
+export class OwnSandboxes implements SharedRecord {
   readonly #options: OwnSandboxesOptions;
-  /** Ended ones whose records are to be removed. */
-  readonly #ended = new Set<string>();
-  /** Those that this server ends because the fleet has given them up: their records tell of that. */
-  readonly #givenUp = new Set<string>();
-  #isStopped = false;
+  /** Tenants of those that are recorded, by id. */
+  readonly #recorded = new Map<string, string>();
+  /** Those whose record is being made. */
+  readonly #adding = new Set<string>();
+  /** Changes that the fleet has to be told of, by id. */
+  readonly #untold = new Map<string, readonly Change[]>();
+  readonly #turns = new Turns();
+  #telling: Promise<void> = Promise.resolve();
   #cancelRetry = (): void => {};
 
   constructor(options: OwnSandboxesOptions) {
     this.#options = options;
   }
 
-  concerns(): boolean {
-    return true;
+  /** @throws SandboxError fleet_fenced, fleet_unavailable, or what `admit` throws */
+  async add(sandbox: SandboxRecord, reservation: Reservation): Promise<void> {
+    const { id, owner } = sandbox;
+    this.#adding.add(id);
+    try {
+      await this.#admitted(sandbox, reservation, [{ key: SANDBOXES + id, createRevision: 0 }]);
+      this.#recorded.set(id, owner);
+    } catch (error) {
+      if (error instanceof UnknownOutcome) this.#tell(id, removalOf(id, owner));
+      throw error;
+    } finally {
+      this.#adding.delete(id);
+    }
   }
 
-  /** Records a sandbox as this server's, before its creator knows it. @throws SandboxError fleet_fenced, fleet_unavailable */
-  async start(sandbox: LiveSandbox, signal: AbortSignal): Promise<void> {
-    const { store, membership } = this.#options;
-    const { id } = sandbox.record;
-    const key = SANDBOXES + id;
-    const found = await store.get(key);
-    signal.throwIfAborted();
-    // One that starts again after a stop has its record.
-    if (found !== undefined && this.#isOwn(sandboxOf(found))) return this.#follow(sandbox);
-    const revision = await store.commit(
-      [membership.check, { key, createRevision: 0 }],
-      [{ put: key, value: this.#textOf(sandbox) }],
-    );
-    if (revision === undefined)
-      throw new SandboxError(
-        "fleet_unavailable",
-        "the fleet has another record of this sandbox, please retry",
-      );
-    this.#follow(sandbox);
+  async raise(sandbox: SandboxRecord, reservation: Reservation): Promise<void> {
+    await this.#admitted(sandbox, reservation, []);
+  }
+
+  async lower(sandbox: SandboxRecord): Promise<void> {
+    if (!this.#recorded.has(sandbox.id)) return;
+    this.#tell(sandbox.id, this.#recordOf(sandbox));
+    await this.#told();
+  }
+
+  async remove(id: string): Promise<void> {
+    const tenant = this.#recorded.get(id);
+    if (this.#recorded.delete(id) && tenant !== undefined) this.#tell(id, removalOf(id, tenant));
+    if (this.#untold.has(id)) await this.#told();
+  }
+
+  /** Removes a record that names this server for a sandbox that it does not have: it was made late, after the end. */
+  onRecord(id: string, { node, tenant, lostAtMs }: FleetSandbox): void {
+    if (node !== this.#options.node || lostAtMs !== undefined) return;
+    const isKnown = this.#recorded.has(id) || this.#adding.has(id) || this.#untold.has(id);
+    if (!isKnown && this.#options.sandboxes.find(id) === undefined) this.#tell(id, removalOf(id, tenant));
   }
 
   /**
@@ -71,28 +98,26 @@ export class OwnSandboxes implements Startup {
     const { store, sandboxes, log } = this.#options;
     const { entries } = await store.list(SANDBOXES);
     const recorded = new Map(entries.map((entry) => [entry.key.slice(SANDBOXES.length), sandboxOf(entry)]));
-    const changes: Change[] = [];
-    for (const sandbox of sandboxes.list()) {
-      const { id } = sandbox.record;
+    this.#recorded.clear();
+    this.#untold.clear();
+    for (const { record } of sandboxes.list()) {
+      const { id } = record;
+      if (this.#adding.has(id)) continue;
       const known = recorded.get(id);
-      if (known === undefined && !recorded.has(id))
-        changes.push({ put: SANDBOXES + id, value: this.#textOf(sandbox) });
-      if (known === undefined || this.#isOwn(known)) this.#follow(sandbox);
-      else {
-        this.#givenUp.add(id);
+      if (!recorded.has(id) || this.#isOwn(known)) {
+        this.#recorded.set(id, record.owner);
+        // Its limits may have been changed when the last server ended.
+        this.#untold.set(id, this.#recordOf(record));
+      } else {
         log.warn({ sandbox: id }, "a sandbox that the fleet has given up is ended");
         // A failure is logged there, and tried again.
         void sandboxes.kill(id, "server lost").catch(() => undefined);
       }
     }
     for (const [id, known] of recorded)
-      if (
-        known?.node === this.#options.node &&
-        known.lostAtMs === undefined &&
-        sandboxes.find(id) === undefined
-      )
-        changes.push({ delete: SANDBOXES + id });
-    await this.#commit(changes);
+      if (this.#isOwn(known) && known !== undefined && !this.#recorded.has(id) && !this.#adding.has(id))
+        this.#untold.set(id, removalOf(id, known.tenant));
+    await this.#inTurn(() => this.#commitUntold());
   }
 
   /** True when some of them go on without this server, for its next start. */
@@ -102,57 +127,124 @@ export class OwnSandboxes implements Startup {
 
   /** Removes the records of those that end with this server. */
   async stop(): Promise<void> {
-    this.#isStopped = true;
-    for (const sandbox of this.#options.sandboxes.list())
-      if (!isLasting(sandbox)) this.#ended.add(sandbox.record.id);
-    await this.#forget();
+    for (const sandbox of this.#options.sandboxes.list()) {
+      const { id, owner } = sandbox.record;
+      if (!isLasting(sandbox)) this.#untold.set(id, removalOf(id, owner));
+    }
+    this.#recorded.clear();
+    await this.#inTurn(() => this.#tellAll());
+    this.#untold.clear();
     this.#cancelRetry();
   }
 
-  #textOf({ record }: LiveSandbox): string {
-    const { owner: tenant, template, backend, startedAtMs, accessToken } = record;
+  /** Records a sandbox, or its new limits, if its tenant may have it beside what all servers have of that tenant. */
+  async #admitted(
+    sandbox: SandboxRecord,
+    { admit, signal }: Reservation,
+    checks: readonly Check[],
+  ): Promise<void> {
+    const { store, membership } = this.#options;
+    const prefix = countedOf(sandbox.owner);
+    const commit = async (more: readonly Check[]): Promise<boolean> => {
+      signal.throwIfAborted();
+      const all = [membership.check, ...checks, ...more];
+      return (await store.commit(all, this.#recordOf(sandbox))) !== undefined;
+    };
+    if (admit === undefined) {
+      if (!(await commit([]))) throw contradicted();
+      return;
+    }
+    await this.#turns.run(sandbox.owner, async () => {
+      for (let attempt = 1; attempt <= ATTEMPTS; attempt += 1) {
+        signal.throwIfAborted();
+        const { entries, revision } = await store.list(prefix);
+        const others = entries.flatMap(({ key, value }) => {
+          const id = key.slice(prefix.length);
+          return id === sandbox.id ? [] : [{ id, limits: limitsOf(value) }];
+        });
+        admit(others);
+        if (await commit([{ prefix, notPutAfter: revision }])) return;
+        // Unequal times: servers that were in each other's way would be so again.
+        await pause(randomInt(Math.min(2 ** attempt, MAX_PAUSE_MS)));
+      }
+      throw contradicted();
+    });
+  }
+
+  /** Both keys each time: where one appears after its sandbox has ended, `onRecord` removes both. */
+  #recordOf(sandbox: SandboxRecord): readonly Change[] {
+    const { id, owner: tenant, template, backend, startedAtMs, accessToken, limits } = sandbox;
     const tokenDigest = accessToken === undefined ? undefined : digestOf(accessToken);
-    return sandboxText({ node: this.#options.node, tenant, template, backend, startedAtMs, tokenDigest });
+    const { node } = this.#options;
+    return [
+      {
+        put: SANDBOXES + id,
+        value: sandboxText({ node, tenant, template, backend, startedAtMs, tokenDigest }),
+      },
+      { put: countedOf(tenant) + id, value: countedText(limits) },
+    ];
   }
 
   #isOwn(known: FleetSandbox | undefined): boolean {
     return known?.node === this.#options.node && known.lostAtMs === undefined;
   }
 
-  #follow(sandbox: LiveSandbox): void {
-    const { id } = sandbox.record;
-    const onEnd = (): void => {
-      // A pause without memory, which another LiveSandbox follows.
-      if (this.#options.sandboxes.find(id) !== undefined) return;
-      if (this.#givenUp.delete(id)) return;
-      this.#ended.add(id);
-      if (!this.#isStopped) void this.#forget();
-    };
-    if (sandbox.ended.aborted) onEnd();
-    else sandbox.ended.addEventListener("abort", onEnd, { once: true });
+  #tell(id: string, changes: readonly Change[]): void {
+    this.#untold.set(id, changes);
+    void this.#inTurn(() => this.#tellAll());
   }
 
-  async #forget(): Promise<void> {
+  /** One after the other: what is told last is what is true. */
+  #inTurn(work: () => Promise<void>): Promise<void> {
+    const done = this.#telling.then(work);
+    this.#telling = done.catch(() => undefined);
+    return done;
+  }
+
+  /** Resolves when the fleet knows, or cannot be told soon. */
+  async #told(): Promise<void> {
+    const { promise: impatient, resolve } = Promise.withResolvers<void>();
+    const cancel = this.#options.clock.after(PATIENCE_MS, resolve);
+    await Promise.race([this.#telling, impatient]);
+    cancel();
+  }
+
+  async #tellAll(): Promise<void> {
     const { clock, log } = this.#options;
     this.#cancelRetry();
-    const ids = [...this.#ended];
     try {
-      await this.#commit(ids.map((id) => ({ delete: SANDBOXES + id })));
-      for (const id of ids) this.#ended.delete(id);
+      await this.#commitUntold();
     } catch (error) {
-      log.warn({ err: error, count: ids.length }, "the fleet was not told of ended sandboxes yet");
-      this.#cancelRetry = clock.after(RETRY_MS, () => void this.#forget());
+      log.warn({ err: error, count: this.#untold.size }, "the fleet was not told of its changes yet");
+      this.#cancelRetry = clock.after(RETRY_MS, () => void this.#inTurn(() => this.#tellAll()));
     }
   }
 
-  async #commit(changes: readonly Change[]): Promise<void> {
+  async #commitUntold(): Promise<void> {
     const { store, membership } = this.#options;
-    for (let at = 0; at < changes.length; at += BATCH) {
-      const revision = await store.commit([membership.check], changes.slice(at, at + BATCH));
+    const all = [...this.#untold];
+    for (let at = 0; at < all.length; at += BATCH) {
+      const batch = all.slice(at, at + BATCH);
+      const revision = await store.commit(
+        [membership.check],
+        batch.flatMap(([, changes]) => changes),
+      );
       if (revision === undefined)
         throw new SandboxError("fleet_fenced", "this server was no member of the fleet any more");
+      for (const [id, changes] of batch) if (this.#untold.get(id) === changes) this.#untold.delete(id);
     }
   }
+}
+
+function removalOf(id: string, tenant: string): readonly Change[] {
+  return [{ delete: SANDBOXES + id }, { delete: countedOf(tenant) + id }];
+}
+
+function contradicted(): SandboxError {
+  return new SandboxError(
+    "fleet_unavailable",
+    "other servers of the fleet have changed the record meanwhile, please retry",
+  );
 }
 
 function isLasting({ record, runtime }: LiveSandbox): boolean {

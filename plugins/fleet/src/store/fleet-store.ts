@@ -16,12 +16,18 @@ export interface Listing {
   readonly revision: number;
 }
 
-/** What has to be true of a key for a commit: 0 is the revision of a missing one. */
-export interface Check {
+/** What has to be true of a key: 0 is the revision of a missing one. */
+export interface KeyCheck {
   readonly key: string;
   readonly createRevision?: number;
   readonly modRevision?: number;
 }
+
+/** What has to be true for a commit. */
+export type Check =
+  | KeyCheck
+  /** No key with the prefix was put after that revision; some may have been deleted. */
+  | { readonly prefix: string; readonly notPutAfter: number };
 
 export type Change =
   | { readonly put: string; readonly value: string; readonly lease?: Lease | undefined }

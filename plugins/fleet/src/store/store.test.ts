@@ -85,6 +85,30 @@ function storeCases(open: () => Promise<FleetStore>): void {
     assert.equal((await store.get("c/only"))?.createRevision, made[0]);
   });
 
+  it("a commit that counted keys fails when one was put since, and not when some were deleted", async () => {
+    const empty = (await store.list("n/")).revision;
+    const made = await store.commit(
+      [{ prefix: "n/", notPutAfter: empty }],
+      [
+        { put: "n/one", value: "1" },
+        { put: "n/two", value: "2" },
+        { put: "n0", value: "x" },
+      ],
+    );
+    assert.ok(made !== undefined);
+    const forestalled = await store.commit([{ prefix: "n/", notPutAfter: empty }], [{ delete: "n/one" }]);
+    assert.equal(forestalled, undefined);
+    await store.commit([], [{ delete: "n/two" }, { put: "n0", value: "y" }, { put: "n", value: "y" }]);
+    assert.ok(await store.commit([{ prefix: "n/", notPutAfter: made }], [{ put: "n/one", value: "again" }]));
+    assert.equal(
+      await store.commit([{ prefix: "n/", notPutAfter: made }], [{ put: "n/two", value: "2" }]),
+      undefined,
+    );
+    assert.deepEqual(namesOf((await store.list("n/")).entries.map((entry) => ({ key: entry.key, entry }))), [
+      "n/one=again",
+    ]);
+  });
+
   it("a listing has every key with the prefix, in order, and no others", async () => {
     const keys = Array.from({ length: 2345 }, (_, index) => `d/${String(index).padStart(5, "0")}`);
     for (let at = 0; at < keys.length; at += 100)

@@ -82,14 +82,7 @@ export class EtcdStore implements FleetStore {
 
   async commit(checks: readonly Check[], changes: readonly Change[]): Promise<number | undefined> {
     const { client, prefix } = this.#options;
-    const compare = checks.flatMap(({ key, createRevision, modRevision }) => [
-      ...(createRevision === undefined
-        ? []
-        : [{ key: encode(prefix + key), target: "CREATE", create_revision: String(createRevision) }]),
-      ...(modRevision === undefined
-        ? []
-        : [{ key: encode(prefix + key), target: "MOD", mod_revision: String(modRevision) }]),
-    ]);
+    const compare = checks.flatMap((check) => compareOf(check, prefix));
     const success = changes.map((change) =>
       "delete" in change
         ? { requestDeleteRange: { key: encode(prefix + change.delete) } }
@@ -226,4 +219,20 @@ export class EtcdStore implements FleetStore {
   async close(): Promise<void> {
     this.#options.client.close();
   }
+}
+
+function compareOf(check: Check, own: string): readonly object[] {
+  if ("prefix" in check) {
+    const { prefix, notPutAfter } = check;
+    const range = { key: encode(own + prefix), range_end: afterPrefix(own + prefix) };
+    return [{ ...range, target: "MOD", result: "LESS", mod_revision: String(notPutAfter + 1) }];
+  }
+  const { createRevision, modRevision } = check;
+  const key = encode(own + check.key);
+  return [
+    ...(createRevision === undefined
+      ? []
+      : [{ key, target: "CREATE", create_revision: String(createRevision) }]),
+    ...(modRevision === undefined ? [] : [{ key, target: "MOD", mod_revision: String(modRevision) }]),
+  ];
 }

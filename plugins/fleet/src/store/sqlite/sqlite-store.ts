@@ -46,16 +46,18 @@ export class SqliteStore implements FleetStore {
   async list(prefix: string): Promise<Listing> {
     return this.#write(() => {
       const rows = this.#database
-        .prepare("SELECT key, value, created, modified FROM entry WHERE substr(key, 1, ?) = ? ORDER BY key")
-        .all(prefix.length, prefix) as unknown as readonly EntryRow[];
+        .prepare("SELECT key, value, created, modified FROM entry WHERE key >= ? AND key < ? ORDER BY key")
+        .all(prefix, afterPrefix(prefix)) as unknown as readonly EntryRow[];
       return { entries: rows.map(entryOf), revision: this.#revision() };
     });
   }
 
   async commit(checks: readonly Check[], changes: readonly Change[]): Promise<number | undefined> {
     return this.#write(() => {
-      const isTrue = ({ key, createRevision, modRevision }: Check): boolean => {
-        const found = this.#entry(key);
+      const isTrue = (check: Check): boolean => {
+        if ("prefix" in check) return !this.#wasPutAfter(check.notPutAfter, check.prefix);
+        const { createRevision, modRevision } = check;
+        const found = this.#entry(check.key);
         return (
           (createRevision ?? found?.createRevision ?? 0) === (found?.createRevision ?? 0) &&
           (modRevision ?? found?.modRevision ?? 0) === (found?.modRevision ?? 0)
@@ -173,6 +175,13 @@ export class SqliteStore implements FleetStore {
     return this.#database.prepare("SELECT 1 FROM lease WHERE id = ?").get(id) !== undefined;
   }
 
+  #wasPutAfter(revision: number, prefix: string): boolean {
+    const found = this.#database
+      .prepare("SELECT 1 FROM entry WHERE key >= ? AND key < ? AND modified > ?")
+      .get(prefix, afterPrefix(prefix), revision);
+    return found !== undefined;
+  }
+
   #entry(key: string): Entry | undefined {
     const row = this.#database
       .prepare("SELECT key, value, created, modified FROM entry WHERE key = ?")
@@ -192,4 +201,9 @@ function entryOf({ key, value, created, modified }: EntryRow): Entry {
 function changeOf({ revision, key, value, created }: ChangeRow) {
   if (value === null) return { key, entry: undefined };
   return { key, entry: { key, value, createRevision: created, modRevision: revision } };
+}
+
+/** The first key after all those with a prefix, which ends with an ASCII character. */
+function afterPrefix(prefix: string): string {
+  return prefix.slice(0, -1) + String.fromCharCode(prefix.charCodeAt(prefix.length - 1) + 1);
 }
