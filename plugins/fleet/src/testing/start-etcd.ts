@@ -7,11 +7,11 @@ import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { freePorts } from "@coppice/core/testing";
 
-/** Debian's, or another one that is named. */
-const PROGRAM = process.env["COPPICE_ETCD"] ?? "/usr/bin/etcd";
+/** Path of Debian's, or of another one that is named. */
+export const ETCD = process.env["COPPICE_ETCD"] ?? "/usr/bin/etcd";
 
 export function reasonWithoutEtcd(): string | false {
-  return !existsSync(PROGRAM) && "this host has no etcd";
+  return !existsSync(ETCD) && "this host has no etcd";
 }
 
 /** One member of a test's cluster. */
@@ -84,7 +84,7 @@ class EtcdProcess implements Member {
   }
 
   async start(): Promise<void> {
-    const child = spawn(PROGRAM, this.#args, { stdio: "ignore" });
+    const child = spawn(ETCD, this.#args, { stdio: "ignore" });
     this.#process = child;
     child.once("exit", () => (this.#process = undefined));
     for (let attempt = 0; attempt < 300; attempt += 1) {

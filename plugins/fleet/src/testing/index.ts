@@ -1,0 +1,2 @@
+export * from "./open-fence.js";
+export * from "./start-etcd.js";
