@@ -1,4 +1,7 @@
 import { runBuilt } from "../toolchain/run-built.mjs";
 
-/** Puts a server under mixed load, and reports failures and leftovers. */
-export const run = (parameters) => runBuilt("test/dist/soak/run.js", parameters);
+/** Puts a server under mixed load, or a fleet under faults, and reports failures and leftovers. */
+export const run = ([first, ...rest]) =>
+  first === "fleet"
+    ? runBuilt("test/dist/fleet-faults/run.js", rest)
+    : runBuilt("test/dist/soak/run.js", first === undefined ? [] : [first, ...rest]);

@@ -28,8 +28,16 @@ const EXPLAINED: Readonly<Record<string, readonly Operation[]>> = {
     at(2, 9, increment(2)),
     at(3, 8, increment(1)),
   ],
-  "an unknown increment that took effect": [at(0, 1, CREATE), at(2, undefined, increment()), at(4, 5, increment(2))],
-  "an unknown increment that did not": [at(0, 1, CREATE), at(2, undefined, increment()), at(4, 5, increment(1))],
+  "an unknown increment that took effect": [
+    at(0, 1, CREATE),
+    at(2, undefined, increment()),
+    at(4, 5, increment(2)),
+  ],
+  "an unknown increment that did not": [
+    at(0, 1, CREATE),
+    at(2, undefined, increment()),
+    at(4, 5, increment(1)),
+  ],
   "an unknown increment that took effect late": [
     at(0, 1, CREATE),
     at(2, undefined, increment()),
@@ -136,6 +144,12 @@ function isExplainedByAnOrder(left: readonly Operation[], state: SandboxState = 
   const firstEnd = Math.min(...left.map(({ endMs }) => endMs ?? Infinity));
   return left.some((one) => {
     const after = one.startMs <= firstEnd ? afterAction(state, one.action) : undefined;
-    return after !== undefined && isExplainedByAnOrder(left.filter((other) => other !== one), after);
+    return (
+      after !== undefined &&
+      isExplainedByAnOrder(
+        left.filter((other) => other !== one),
+        after,
+      )
+    );
   });
 }

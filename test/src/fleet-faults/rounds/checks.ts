@@ -22,14 +22,18 @@ export async function untilRecovered(fleet: FaultedFleet): Promise<readonly stri
     if (lacking.length === 0) return [];
     await pause(100);
   }
-  return lacking.map((name) => `${name} is not ready again:\n${fleet.node(name).printed.slice(-10).join("\n")}`);
+  return lacking.map(
+    (name) => `${name} is not ready again:\n${fleet.node(name).printed.slice(-10).join("\n")}`,
+  );
 }
 
 /** Compares what all tell, until it agrees. @returns what does not, as text */
 export async function disagreements(fleet: FaultedFleet, load: Load): Promise<readonly string[]> {
   const deadline = performance.now() + AGREEMENT_MS;
   for (;;) {
-    const found = await compare(fleet, load).catch((error: unknown) => [`a comparison failed: ${String(error)}`]);
+    const found = await compare(fleet, load).catch((error: unknown) => [
+      `a comparison failed: ${String(error)}`,
+    ]);
     if (found.length === 0 || performance.now() > deadline) return found;
     await pause(200);
   }
@@ -60,13 +64,19 @@ async function compare(fleet: FaultedFleet, load: Load): Promise<readonly string
     const { ids, names, isComplete } = list.value;
     expect(isComplete, `the list of ${node.name} is not complete`);
     for (const id of ids) expect(recorded.has(id), `${node.name} lists ${id}, ${whose(id, records)}`);
-    for (const id of recorded.keys()) expect(ids.has(id), `${node.name} does not list ${id}, ${whose(id, records)}`);
-    expect(new Set(names.values()).size === names.size, `one Idempotency-Key made two: ${[...names].join(" ")}`);
+    for (const id of recorded.keys())
+      expect(ids.has(id), `${node.name} does not list ${id}, ${whose(id, records)}`);
+    expect(
+      new Set(names.values()).size === names.size,
+      `one Idempotency-Key made two: ${[...names].join(" ")}`,
+    );
   }
 
   // What clients were told.
-  for (const id of load.running) expect(recorded.has(id), `clients take ${id} for running, ${whose(id, records)}`);
-  for (const id of load.ended) expect(!recorded.has(id), `clients were told that ${id} ended, ${whose(id, records)}`);
+  for (const id of load.running)
+    expect(recorded.has(id), `clients take ${id} for running, ${whose(id, records)}`);
+  for (const id of load.ended)
+    expect(!recorded.has(id), `clients were told that ${id} ended, ${whose(id, records)}`);
   return faults;
 }
 
@@ -81,7 +91,9 @@ async function processesOf({ nodes }: FaultedFleet): Promise<ReadonlyMap<string,
   const found = new Map(nodes.map(({ name }) => [name, new Set<string>()]));
   const pids = (await readdir("/proc")).filter((name) => /^\d+$/.test(name));
   const places = await Promise.all(
-    pids.flatMap((pid) => [`/proc/${pid}/cwd`, `/proc/${pid}/root`].map((path) => readlink(path).catch(() => ""))),
+    pids.flatMap((pid) =>
+      [`/proc/${pid}/cwd`, `/proc/${pid}/root`].map((path) => readlink(path).catch(() => "")),
+    ),
   );
   for (const { name, directory } of nodes)
     for (const place of places) {
@@ -98,7 +110,8 @@ export async function readCounters(fleet: FaultedFleet, load: Load): Promise<rea
   for (const id of load.running)
     for (const node of fleet.nodes) {
       const told = await load.read(id, node.name);
-      if (told.is !== "done") faults.push(`the counter of ${id} cannot be read through ${node.name}: ${told.why}`);
+      if (told.is !== "done")
+        faults.push(`the counter of ${id} cannot be read through ${node.name}: ${told.why}`);
     }
   return faults;
 }
@@ -108,4 +121,3 @@ export async function killUnknown(fleet: FaultedFleet, load: Load): Promise<void
   const client = new Client(fleet.nodes[0]?.url ?? "");
   for (const { id, isLost } of await fleet.records()) if (!isLost && !load.knows(id)) await client.kill(id);
 }
-

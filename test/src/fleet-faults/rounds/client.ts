@@ -22,7 +22,7 @@ const ENVD_PORT = "49983";
 
 /** One at a time, and never half: what is read is a whole number. */
 const INCREMENT =
-  'exec 9>lock; flock 9; n=$(($(cat count 2>/dev/null || echo 0)+1)); echo $n >new; mv new count; echo $n';
+  "exec 9>lock; flock 9; n=$(($(cat count 2>/dev/null || echo 0)+1)); echo $n >new; mv new count; echo $n";
 const READ = "cat count 2>/dev/null || echo 0";
 
 /** The operations of a fleet's clients, by plain requests to one server. */
@@ -86,7 +86,10 @@ export class Client {
       headers: { "e2b-sandbox-id": id, "e2b-sandbox-port": ENVD_PORT },
       read: async (answer) => {
         const text = await answer.text();
-        const lines = text.trimEnd().split("\n").map((line) => JSON.parse(line) as Readonly<Record<string, unknown>>);
+        const lines = text
+          .trimEnd()
+          .split("\n")
+          .map((line) => JSON.parse(line) as Readonly<Record<string, unknown>>);
         const output = lines.find(({ type }) => type === "stdout")?.["data"];
         if (lines.at(-1)?.["exit_code"] !== 0 || typeof output !== "string") throw new Error(text);
         return Number(output);

@@ -50,13 +50,25 @@ export class Load {
     this.#known.set(id, "ended");
   }
 
+  /** Tries to use a sandbox through all servers. Resolves when all have answered, or never will. */
+  async tryEverywhere(id: string): Promise<void> {
+    const tries = this.#clients.map((client, index) =>
+      this.#note({ id, by: `a try at node${index}` }, incremented, () => client.increment(id)),
+    );
+    await Promise.all(tries);
+  }
+
   /** Reads a counter through a server. */
   async read(id: string, node: string): Promise<Told<number>> {
     const startMs = performance.now();
     const client = this.#clients[Number(node.at(-1))] as Client;
     const told = await client.read(id);
     if (told.is === "done")
-      this.#history.answered(id, { action: { kind: "read", value: told.value }, by: `reader at ${node}`, startMs });
+      this.#history.answered(id, {
+        action: { kind: "read", value: told.value },
+        by: `reader at ${node}`,
+        startMs,
+      });
     return told;
   }
 
@@ -64,7 +76,12 @@ export class Load {
   async learnEnds(): Promise<void> {
     for (const id of this.running) {
       const [client] = this.#clients;
-      if (client !== undefined) await this.#note({ id, by: "at the end" }, () => ({ kind: "there" }), () => client.look(id));
+      if (client !== undefined)
+        await this.#note(
+          { id, by: "at the end" },
+          () => ({ kind: "there" }),
+          () => client.look(id),
+        );
     }
   }
 
@@ -112,11 +129,30 @@ export class Load {
     const index = random.below(this.#clients.length);
     const client = this.#clients[index] as Client;
     const ask = { id, by: `${by} at node${index}` };
-    if (chance < 70) return this.#note(ask, (told?: number) => incremented(told), () => client.increment(id));
-    if (chance < 80) return this.#note(ask, () => ({ kind: "there" }), () => client.look(id));
-    if (chance < 90) return this.#note(ask, (value = -1) => ({ kind: "read", value }), () => client.read(id));
-    if (chance < 96) return this.#note(ask, () => ({ kind: "there" }), () => client.setTimeout(id));
-    return this.#note(ask, () => ({ kind: "kill" }), () => client.kill(id));
+    if (chance < 70) return this.#note(ask, incremented, () => client.increment(id));
+    if (chance < 80)
+      return this.#note(
+        ask,
+        () => ({ kind: "there" }),
+        () => client.look(id),
+      );
+    if (chance < 90)
+      return this.#note(
+        ask,
+        (value = -1) => ({ kind: "read", value }),
+        () => client.read(id),
+      );
+    if (chance < 96)
+      return this.#note(
+        ask,
+        () => ({ kind: "there" }),
+        () => client.setTimeout(id),
+      );
+    return this.#note(
+      ask,
+      () => ({ kind: "kill" }),
+      () => client.kill(id),
+    );
   }
 
   /** Asks again through the next server, with the same key, until it is told the sandbox's id. */
@@ -169,7 +205,8 @@ export class Load {
     } else {
       this.#failed(kind, told.why);
       // The others change nothing.
-      if (kind === "increment" || kind === "kill") this.#history.unknown(id, { action: actionOf(), by, startMs });
+      if (kind === "increment" || kind === "kill")
+        this.#history.unknown(id, { action: actionOf(), by, startMs });
     }
   }
 

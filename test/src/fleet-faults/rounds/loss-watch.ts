@@ -26,12 +26,16 @@ export class LossWatch {
     await this.#watching;
   }
 
-  /** Resolves when the other servers tell the clients of all sandboxes of a server that they are lost. */
-  async untilTold(victim: FleetNode, timeoutMs: number): Promise<void> {
+  /**
+   * Resolves when the other servers tell the clients of all sandboxes of a server that they are lost.
+   * @returns the ids of those that clients know
+   */
+  async untilTold(victim: FleetNode, timeoutMs: number): Promise<readonly string[]> {
     const deadline = performance.now() + timeoutMs;
     const others = this.#fleet.nodes.filter((node) => node !== victim).map(({ url }) => new Client(url));
     const known = await this.#fleet.records();
-    const left = new Set(known.filter(({ node, isLost }) => node === victim.name && !isLost).map(({ id }) => id));
+    const ids = known.filter(({ node, isLost }) => node === victim.name && !isLost).map(({ id }) => id);
+    const left = new Set(ids);
     while (left.size > 0 && performance.now() < deadline) {
       for (const id of left) {
         const told = await Promise.all(others.map((client) => client.look(id)));
@@ -39,6 +43,7 @@ export class LossWatch {
       }
       await pause(POLL_MS);
     }
+    return ids.filter((id) => this.#load.knows(id));
   }
 
   async #watch(): Promise<void> {

@@ -81,7 +81,9 @@ export class EtcdMember {
 
   /** True when it knows a leader that has a majority. */
   async isHealthy(): Promise<boolean> {
-    const answer = await fetch(`${this.url}/health`, { signal: AbortSignal.timeout(1000) }).catch(() => undefined);
+    const answer = await fetch(`${this.url}/health`, { signal: AbortSignal.timeout(1000) }).catch(
+      () => undefined,
+    );
     return answer?.ok === true && ((await answer.json()) as { readonly health: string }).health === "true";
   }
 

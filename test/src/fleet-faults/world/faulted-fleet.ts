@@ -29,7 +29,9 @@ export class FaultedFleet {
   readonly members: readonly EtcdMember[];
 
   static async open({ leaseMs, ...options }: FaultedFleetOptions): Promise<FaultedFleet> {
-    const names = ["node", "etcd"].map((kind) => Array.from({ length: SIZE }, (_, index) => `${kind}${index}`));
+    const names = ["node", "etcd"].map((kind) =>
+      Array.from({ length: SIZE }, (_, index) => `${kind}${index}`),
+    );
     const { network, hosts } = await TestNetwork.open(names.flat());
     const [nodeHosts, etcdHosts] = [hosts.slice(0, SIZE), hosts.slice(SIZE)];
     const directory = await mkdtemp(join(tmpdir(), "etcd-"));

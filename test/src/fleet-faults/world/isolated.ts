@@ -1,7 +1,6 @@
-import { spawn } from "node:child_process";
+import { execFileSync, spawn } from "node:child_process";
 import { once } from "node:events";
 import { mkdirSync } from "node:fs";
-import { execFileSync } from "node:child_process";
 import { fileURLToPath } from "node:url";
 
 /** Where everything is that the programs of an isolated process write; gone with it. */
@@ -18,27 +17,23 @@ export function reasonWithoutIsolation(): string | false {
  * @param module URL of a module that calls `answerIsolated`.
  * @returns what it answered. @throws Error when it ended without an answer.
  */
-export async function runIsolated(module: string, question: unknown, signal?: AbortSignal): Promise<unknown> {
+export async function runIsolated<T>(module: string, question: unknown): Promise<T> {
   // Bash reaps the orphans of the processes that faults kill: it is their init.
   const script = 'trap "" INT; "$0" "$1"; exit $?';
   const namespaces = ["--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"];
   const child = spawn(
     "unshare",
     [...namespaces, "bash", "-c", script, process.execPath, fileURLToPath(module)],
-    { stdio: ["ignore", "inherit", "inherit", "ipc"], signal, killSignal: "SIGKILL" },
+    { stdio: ["ignore", "inherit", "inherit", "ipc"] },
   );
-  const ended = once(child, "exit").then(([code]: unknown[]) => {
-    throw new Error(`the isolated process ended without an answer (${String(code)})`);
-  });
-  ended.catch(() => undefined);
-  const answered = once(child, "message").then(([answer]: unknown[]) => answer);
+  const ended = once(child, "exit");
+  const answered = once(child, "message");
   child.send({ question });
-  try {
-    return await Promise.race([answered, ended]);
-  } finally {
-    if (child.connected) child.disconnect();
-    await ended.catch(() => undefined);
-  }
+  const [answer] = (await Promise.race([answered, ended.then(() => [])])) as readonly unknown[];
+  if (child.connected) child.disconnect();
+  const [code] = (await ended) as readonly unknown[];
+  if (answer === undefined) throw new Error(`the isolated process ended without an answer (${String(code)})`);
+  return answer as T;
 }
 
 /** Makes this process, which `runIsolated` started, answer its question, and end. */
@@ -53,7 +48,9 @@ export function answerIsolated(answer: (question: unknown) => Promise<unknown>):
     void answer(message.question).then(
       (told) => process.send?.(told),
       (error: unknown) => {
-        process.stderr.write(`${error instanceof Error ? error.stack : String(error)}\n`, () => process.exit(1));
+        process.stderr.write(`${error instanceof Error ? error.stack : String(error)}\n`, () =>
+          process.exit(1),
+        );
       },
     );
   });

@@ -17,7 +17,9 @@ const SUBNET = "10.66.0";
 /** Machines on one switch. The calling process is on it as well, and no fault parts it from anyone. */
 export class TestNetwork {
   /** For an isolated process: it removes nothing, and its names are the same in each. */
-  static async open(names: readonly string[]): Promise<{ readonly network: TestNetwork; readonly hosts: readonly Host[] }> {
+  static async open(
+    names: readonly string[],
+  ): Promise<{ readonly network: TestNetwork; readonly hosts: readonly Host[] }> {
     await ip("link", "add", BRIDGE, "type", "bridge");
     await ip("addr", "add", `${SUBNET}.1/24`, "dev", BRIDGE);
     await ip("link", "set", BRIDGE, "up");
@@ -31,7 +33,10 @@ export class TestNetwork {
       await ip("-n", name, "link", "set", "eth0", "up");
       await ip("-n", name, "link", "set", "lo", "up");
       const host = { name, address, enter: ["nsenter", `--net=/run/netns/${name}`] };
-      await nft(host, "add table inet faults; add chain inet faults in { type filter hook input priority 0; }");
+      await nft(
+        host,
+        "add table inet faults; add chain inet faults in { type filter hook input priority 0; }",
+      );
       hosts.push(host);
     }
     return { network: new TestNetwork(hosts), hosts };
