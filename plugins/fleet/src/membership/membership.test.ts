@@ -1,4 +1,5 @@
 import assert from "node:assert/strict";
+import { once } from "node:events";
 import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -18,6 +19,8 @@ interface Fleet extends AsyncDisposable {
   readonly store: FleetStore;
   /** False: the store cannot be reached by members. */
   isReachable: boolean;
+  /** Renewals that get no answer before they are given up. */
+  hangingRenewals: number;
   /** True: members find out that nobody can reach it. */
   lacksMajority: boolean;
   member(node: string, identity?: string): Watched;
@@ -42,6 +45,7 @@ async function openFleet(): Promise<Fleet> {
     clock,
     store,
     isReachable: true,
+    hangingRenewals: 0,
     lacksMajority: false,
     member(node, identity = node) {
       const reachable: FleetStore = new Proxy(store, {
@@ -49,6 +53,12 @@ async function openFleet(): Promise<Fleet> {
           const method = target[name] as (...args: unknown[]) => unknown;
           return async (...args: unknown[]) => {
             if (name === "lacksMajority") return fleet.lacksMajority;
+            if (name === "renew" && fleet.hangingRenewals > 0) {
+              fleet.hangingRenewals -= 1;
+              const signal = args[1] as AbortSignal;
+              await once(signal, "abort");
+              signal.throwIfAborted();
+            }
             if (!fleet.isReachable) throw new StoreUnavailable("unreachable");
             return method.apply(target, args);
           };
@@ -119,6 +129,16 @@ describe("a member of a fleet", () => {
     membership.require();
     assert.deepEqual(membership.check, check);
     assert.deepEqual(happened, ["joined", "fenced"]);
+  });
+
+  it("stays one when an attempt to renew its lease has no answer: it tries again before the lease ends", async () => {
+    await using fleet = await openFleet();
+    const { membership, happened } = fleet.member("one");
+    await membership.start();
+    fleet.hangingRenewals = 1;
+    await pass(fleet.clock, 2 * LEASE_MS);
+    assert.deepEqual(happened, ["joined"]);
+    membership.require();
   });
 
   it("goes on as long as the store has no majority: nobody can have taken its place", async () => {

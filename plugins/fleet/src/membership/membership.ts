@@ -29,9 +29,12 @@ interface Joined {
   readonly revision: number;
 }
 
-/** Renewals in the time of a lease: two may fail. */
+/** Renewals in the time of a lease. */
 const RENEWALS = 3;
-/** Times that the members of a store are asked whether they have a majority, in the time between two renewals. */
+/**
+ * While they fail: times that the members of a store are asked whether they have a majority, in the time between two
+ * renewals, and the next one comes so much sooner.
+ */
 const LOOKS = 4;
 /** Part of a lease that is not used. */
 const MARGIN = 0.1;
@@ -48,6 +51,8 @@ export class Membership {
   readonly #fencedListeners: (() => void)[] = [];
   #joined: Joined | undefined;
   #isFenced = true;
+  /** True when the last attempt to renew the lease, or to join, has failed. */
+  #isFailing = false;
   #cancelRenewal = (): void => {};
   #cancelFencing = (): void => {};
   #turn: Promise<void> = Promise.resolve();
@@ -151,60 +156,79 @@ export class Membership {
   }
 
   #schedule(delayMs = this.#options.leaseMs / RENEWALS): void {
+    const { clock, leaseMs } = this.#options;
     if (this.#stopping.signal.aborted) return;
-    this.#cancelRenewal = this.#options.clock.after(delayMs, () => {
-      this.#turn = this.#renew().then((delay) => this.#schedule(delay));
+    this.#cancelRenewal = clock.after(delayMs, () => {
+      this.#turn = this.#attempt().then((isDone) => {
+        this.#isFailing = !isDone;
+        // What is left of the lease after an attempt that had no answer is too short for the usual pause.
+        this.#schedule(leaseMs / RENEWALS / (isDone ? 1 : LOOKS));
+      });
     });
   }
 
-  /** @returns time until the next one, where that is sooner than usual. */
-  async #renew(): Promise<number | undefined> {
-    const { store, leaseMs, log } = this.#options;
+  /** Renews the lease, or joins. @returns false where it failed, at the latest after the time between two renewals */
+  async #attempt(): Promise<boolean> {
+    const { leaseMs, clock, log } = this.#options;
     const { signal } = this.#stopping;
-    const limit = AbortSignal.any([signal, AbortSignal.timeout(Math.floor(leaseMs / RENEWALS))]);
+    const late = new AbortController();
+    const cancelLimit = clock.after(leaseMs / RENEWALS, () => late.abort());
+    const ended = AbortSignal.any([signal, late.signal]);
+    const looks = new AbortController();
+    const looking = this.#isFailing ? this.#goOn(AbortSignal.any([ended, looks.signal])) : undefined;
     try {
-      const joined = this.#joined;
-      if (joined === undefined) {
-        await this.#join();
-        return;
-      }
-      const asked = this.fence.moment();
-      if (await store.renew(joined.lease, limit)) {
-        // Also one that was closed meanwhile: the lease never ended, so nobody has taken anything from this server.
-        this.fence.extend(asked, joined.lease.ttlMs);
-        this.#open();
-        return;
-      }
-      log.warn("the lease of this server has ended; it joins the fleet again");
-      this.#joined = undefined;
-      this.#close();
-      await this.#join();
+      await this.#renew(ended);
+      return true;
     } catch (error) {
-      if (signal.aborted) return;
+      if (signal.aborted || this.#isFailing) return false;
       const isExpected =
-        limit.aborted || error instanceof StoreUnavailable || error instanceof UnknownOutcome;
-      log[isExpected ? "warn" : "error"]({ err: error }, "this server could not renew its lease");
-      await this.#goOn(signal);
-      return leaseMs / RENEWALS / LOOKS;
+        late.signal.aborted || error instanceof StoreUnavailable || error instanceof UnknownOutcome;
+      log[isExpected ? "warn" : "error"](
+        { err: error },
+        "this server could not renew its lease, and tries again",
+      );
+      return false;
+    } finally {
+      cancelLimit();
+      looks.abort();
+      await looking;
     }
   }
 
-  /** Keeps its place where nobody can take it: the store has no majority. */
+  async #renew(signal: AbortSignal): Promise<void> {
+    const { store, log } = this.#options;
+    const joined = this.#joined;
+    if (joined === undefined) return this.#join();
+    const asked = this.fence.moment();
+    if (await store.renew(joined.lease, signal)) {
+      // Also one that was closed meanwhile: the lease never ended, so nobody has taken anything from this server.
+      this.fence.extend(asked, joined.lease.ttlMs);
+      return this.#open();
+    }
+    log.warn("the lease of this server has ended; it joins the fleet again");
+    this.#joined = undefined;
+    this.#close();
+    await this.#join();
+  }
+
+  /** Keeps its place where nobody can take it: the store has no majority, which members see after a second or two. */
   async #goOn(signal: AbortSignal): Promise<void> {
     const { store, clock, leaseMs } = this.#options;
     const joined = this.#joined;
     if (joined === undefined) return;
-    // Members take a second or two to see that their leader is gone.
-    for (let looks = 0; looks < LOOKS && this.fence.isOpen && !signal.aborted; looks += 1) {
+    while (!signal.aborted) {
       const asked = this.fence.moment();
       const isSafe = await store.lacksMajority(signal);
       // Once the fence has closed, the last majority may have ended the lease.
-      if (!this.fence.isOpen) return;
+      if (!this.fence.isOpen || this.#joined !== joined) return;
       if (isSafe) {
         this.fence.extend(asked, joined.lease.ttlMs);
-        return this.#open();
+        this.#open();
       }
-      await new Promise<void>((resolve) => void clock.after(leaseMs / RENEWALS / LOOKS, resolve));
+      await new Promise<void>((resolve) => {
+        const cancel = clock.after(leaseMs / RENEWALS / LOOKS, resolve);
+        signal.addEventListener("abort", () => (cancel(), resolve()), { once: true });
+      });
     }
   }
 

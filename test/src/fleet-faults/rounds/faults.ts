@@ -16,7 +16,7 @@ export interface Scene {
    * Waits until the fleet has given up the victim's sandboxes, which it has to within its lease and two seconds from now.
    * Nothing of etcd may be out of order.
    */
-  untilGivenUp(): Promise<void>;
+  readonly untilGivenUp: () => Promise<void>;
 }
 
 export interface Fault {
@@ -84,7 +84,7 @@ export const FAULTS: Readonly<Record<string, Fault>> = {
     for (const { host } of fleet.members) await fleet.network.drop(node.host, host);
     await pause(500 + random.below(2 * fleet.leaseMs));
   }),
-  "a server and etcd's leader are parted": free(async ({ fleet, node, leader, random }) => {
+  "a server cannot reach etcd's leader": free(async ({ fleet, node, leader, random }) => {
     await part(fleet, node, leader.host);
     await pause(500 + random.below(2 * fleet.leaseMs));
   }),
@@ -99,6 +99,14 @@ export const FAULTS: Readonly<Record<string, Fault>> = {
   "etcd's leader is parted from the other members": free(async ({ fleet, leader, random }) => {
     for (const { host } of fleet.members) if (host !== leader.host) await part(fleet, leader, host);
     await pause(500 + random.below(2 * fleet.leaseMs));
+  }),
+  "a server and etcd's leader are parted from all others": costs(async ({ fleet, node, leader, random }) => {
+    const others = [...fleet.nodes, ...fleet.members].filter((one) => one !== node && one !== leader);
+    for (const other of others) {
+      await part(fleet, node, other.host);
+      await part(fleet, leader, other.host);
+    }
+    await pause(fleet.leaseMs - 500 + random.below(fleet.leaseMs));
   }),
   "etcd has no majority for a while": free(async ({ fleet, leader, random }) => {
     const other = fleet.members.find((member) => member !== leader) as EtcdMember;
@@ -140,7 +148,7 @@ function free(run: Fault["run"]): Fault {
 
 async function part(
   { network }: FaultedFleet,
-  { host }: Pick<FleetNode, "host">,
+  { host }: FleetNode | EtcdMember,
   other: FleetNode["host"],
 ): Promise<void> {
   await network.drop(host, other);

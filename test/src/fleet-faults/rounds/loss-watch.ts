@@ -4,7 +4,7 @@ import type { FleetNode } from "../world/fleet-node.js";
 import { Client } from "./client.js";
 import type { Load } from "./load.js";
 
-const POLL_MS = 50;
+const POLL_MS = 100;
 
 /** Watches the fleet's record for lost sandboxes: from then on nobody may serve them. */
 export class LossWatch {

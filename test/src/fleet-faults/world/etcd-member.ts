@@ -104,8 +104,10 @@ export class EtcdMember {
     const after = Buffer.from(prefix);
     after[after.length - 1] = (after.at(-1) ?? 0) + 1;
     const body = { key: Buffer.from(prefix).toString("base64"), range_end: after.toString("base64") };
-    const { kvs = [] } = (await this.#ask("kv/range", body)) as { readonly kvs?: readonly StoredEntry[] };
-    return kvs.map(({ key, value = "" }) => ({
+    const { kvs = [] } = (await this.#ask("kv/range", body)) as {
+      readonly kvs?: readonly Partial<StoredEntry>[];
+    };
+    return kvs.map(({ key = "", value = "" }) => ({
       key: Buffer.from(key, "base64").toString().slice(prefix.length),
       value: Buffer.from(value, "base64").toString(),
     }));

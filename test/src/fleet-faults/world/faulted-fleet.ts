@@ -1,7 +1,7 @@
 import { mkdtemp } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { EtcdMember, untilHealthy } from "./etcd-member.js";
+import { EtcdMember, type StoredEntry, untilHealthy } from "./etcd-member.js";
 import { FleetNode, type NodeBackend } from "./fleet-node.js";
 import { type Host, TestNetwork } from "./test-network.js";
 
@@ -80,8 +80,11 @@ export class FaultedFleet {
     return entries.filter(({ value }) => !value.includes("stoppedAtMs")).map(({ key }) => key);
   }
 
-  async #entries(prefix: string) {
-    const answers = this.members.map((member) => member.entries(prefix));
-    return Promise.any(answers);
+  async #entries(prefix: string): Promise<readonly StoredEntry[]> {
+    for (const member of this.members) {
+      const found = await member.entries(prefix).catch(() => undefined);
+      if (found !== undefined) return found;
+    }
+    throw new Error("no member of etcd answers");
   }
 }

@@ -68,6 +68,5 @@ async function ip(...words: readonly string[]): Promise<void> {
 }
 
 async function nft({ enter }: Host, rules: string): Promise<void> {
-  const [program = "", ...words] = [...enter, "nft", rules];
-  await run(program, words);
+  await run("nsenter", [...enter.slice(1), "nft", rules]);
 }
