@@ -348,7 +348,9 @@ export class HttpListener implements Listener {
     request.isPassedOn = arrival !== undefined;
     const { surfaces, targeting, peers } = this.#services;
     const found =
-      arrival === undefined ? await targeting.find(message, request, this) : targeting.findHere(message);
+      arrival === undefined
+        ? await targeting.find(message, request, this)
+        : await targeting.findHere(message, request.url, arrival.listener);
     if (found !== undefined && "relay" in found) {
       request.surface = PEER;
       return { kind: "peer", target: undefined, peer: found };

@@ -1,6 +1,11 @@
-import type { IncomingMessage } from "node:http";
 import { setImmediate } from "node:timers/promises";
-import { ENVD_PORT, SandboxError, type Sandboxes, type TargetResolver } from "@coppice/core";
+import {
+  ENVD_PORT,
+  SandboxError,
+  type Sandboxes,
+  type TargetQuestion,
+  type TargetResolver,
+} from "@coppice/core";
 import { parseSignedFileRequest, SignatureCheck } from "./file-signature.js";
 
 // A few milliseconds of hashing between turns of the event loop.
@@ -8,8 +13,7 @@ const TRIED_AT_ONCE = 1000;
 
 /**
  * Finds the sandbox of a signed file URL that names none: with `E2B_SANDBOX_URL` the SDKs make URLs of a path and a
- * signature alone. Tokens are unique, so at most one sandbox matches. The resolver throws SandboxError unauthenticated
- * when none does.
+ * signature alone. Tokens are unique, so at most one sandbox matches, of this server or of another one.
  */
 export function signatureTarget(sandboxes: Sandboxes): TargetResolver {
   return async (message, url) => {
@@ -24,11 +28,14 @@ export function signatureTarget(sandboxes: Sandboxes): TargetResolver {
       tried += 1;
       if (tried % TRIED_AT_ONCE === 0) await setImmediate();
     }
-    throw new SandboxError("signature_invalid", "invalid signature");
+    return {
+      sandboxId: undefined,
+      refusal: new SandboxError("signature_invalid", "invalid signature"),
+    };
   };
 }
 
 /** The method of the request, or the one that a browser's preflight asks for. */
-function methodOf({ method = "", headers }: IncomingMessage): string {
+function methodOf({ method = "", headers }: TargetQuestion): string {
   return method === "OPTIONS" ? (headers["access-control-request-method"] ?? "") : method;
 }

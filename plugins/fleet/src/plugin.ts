@@ -12,6 +12,7 @@ import {
   Peers,
   Sandboxes,
   SharedRecords,
+  Targets,
 } from "@coppice/core";
 import { fleetConfig } from "./fleet-config.js";
 import { readIdentity } from "./membership/identity.js";
@@ -25,6 +26,7 @@ import { CORDONS } from "./placement/cordons.js";
 import { FleetPlacement } from "./placement/fleet-placement.js";
 import { askedOf, offer, ownOffer } from "./placement/offer.js";
 import { FleetPeers } from "./routing/fleet-peers.js";
+import { search, searchHere } from "./routing/search.js";
 import { KeyView } from "./store/key-view.js";
 import { openStore } from "./store/open-store.js";
 import { fleetCordon, fleetUncordon } from "./verbs/fleet-cordon.js";
@@ -46,6 +48,7 @@ export const plugin = definePlugin({
     placements: Placements,
     sandboxes: Sandboxes,
     sharedRecords: SharedRecords,
+    targets: Targets,
   },
   verbs: {
     fleet: {
@@ -56,7 +59,7 @@ export const plugin = definePlugin({
       remove: fleetRemove,
     },
   },
-  setup(context, { clock, listeners, peers, placements, sandboxes, sharedRecords }) {
+  setup(context, { clock, listeners, peers, placements, sandboxes, sharedRecords, targets }) {
     const { config, log } = context;
     const { secret, address, connectTimeout: connectMs, maxLookups } = config;
     const node = config.node ?? hostname().toLowerCase();
@@ -162,9 +165,13 @@ export const plugin = definePlugin({
     placements.use((request, signal) => placement.choose(request, signal));
     // Requests of other servers alone come to it, and they have shown who they are (`arrivalOf`).
     context.guard(config.listener, requireMember);
-    context.http(config.listener).post("/offers", async (ctx) => {
-      const asked = await readJsonBody(ctx.req, z.looseObject({ template: z.string(), owner: z.string() }));
-      ctx.body = ownOffer(asked as unknown as CreateSandbox, sandboxes);
+    const asked = context.http(config.listener);
+    asked.post("/searches", async (ctx) => {
+      ctx.body = await searchHere(await readJsonBody(ctx.req, search), targets);
+    });
+    asked.post("/offers", async (ctx) => {
+      const wanted = await readJsonBody(ctx.req, z.looseObject({ template: z.string(), owner: z.string() }));
+      ctx.body = ownOffer(wanted as unknown as CreateSandbox, sandboxes);
     });
     context.health("fleet", async () => requireMember());
   },

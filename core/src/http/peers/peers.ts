@@ -29,6 +29,8 @@ export interface PeerFinder {
    * The server that has a sandbox; undefined when none has. @throws SandboxError while that cannot be told.
    */
   find(id: SandboxId): Promise<Peer | undefined>;
+  /** The server that says that a request is for one of its sandboxes, where the request does not tell which. */
+  search(request: SurfaceRequest): Promise<Peer | undefined>;
   /** The server of a name that a placement chose. @throws SandboxError when it is gone. */
   named(server: string): Peer;
   /** The end of a sandbox whose server was lost. */
@@ -83,6 +85,10 @@ export class KnownPeers implements Peers {
 
   async find(id: SandboxId): Promise<Peer | undefined> {
     return this.#finder?.find(id);
+  }
+
+  async search(request: SurfaceRequest): Promise<Peer | undefined> {
+    return this.#finder?.search(request);
   }
 
   endOf(id: SandboxId): EndedSandbox | undefined {

@@ -1,6 +1,7 @@
 import type { IncomingMessage } from "node:http";
 import { createToken } from "../../kernel/token.js";
 import type { Guard } from "./surface-hooks.js";
+import type { SandboxId } from "../../sandbox/contract/backend.js";
 import type { Target } from "./surface-request.js";
 
 /** Version of envd from which E2B's clients derive features: 0.6.4 and above turns every one on. */
@@ -30,17 +31,36 @@ export interface Listeners {
 
 export const Listeners = createToken<Listeners>("listeners");
 
-/** Finds the sandbox of a request that names none by Host or headers. Answers undefined for requests of other kinds. */
+/** A request as far as it tells which sandbox it is for. */
+export type TargetQuestion = Pick<IncomingMessage, "method" | "headers">;
+
+/** A sandbox that a request is for, and this server does not have: another one of its fleet may. */
+export interface MissingTarget {
+  /** Undefined when the request does not tell: all other servers are asked. */
+  readonly sandboxId: SandboxId | undefined;
+  /** The answer when no server has it. */
+  readonly refusal: Error;
+}
+
+/**
+ * Finds the sandbox of a request that names none by Host or headers. Answers undefined for requests of other kinds. Runs
+ * again where another server passes the request on to.
+ */
 export type TargetResolver = (
-  message: IncomingMessage,
+  question: TargetQuestion,
   url: URL,
-  listener: Listener,
-) => Promise<Target | undefined>;
+  listener: Pick<Listener, "name" | "isLoopback">,
+) => Promise<Target | MissingTarget | undefined>;
 
 /** Further ways to find the sandbox of a request, and checks of requests that are addressed to sandboxes. */
 export interface Targets {
   /** Adds a way to find the sandbox of a request; tried in the order they were added. */
   add(resolver: TargetResolver): void;
+  /**
+   * The sandbox of this server that a request of a foreign one is for, as the resolvers find it.
+   * @throws the refusal of one that found none.
+   */
+  findHere(question: TargetQuestion, url: URL, listener: string): Promise<Target | undefined>;
   /**
    * Adds a check of requests addressed to sandboxes: at surfaces before their own guards, at other ports before
    * anything is passed on. The error that it throws is the answer. Call it during `setup`.

@@ -11,7 +11,7 @@ import type { KnownPeers } from "../peers/peers.js";
 import type { Peer } from "../surfaces/peer.js";
 import { sandboxInPath } from "../peers/sandbox-in-path.js";
 import { type Address, addressOf, invalidAddress, namesDebugSandbox } from "./target.js";
-import type { Listener, TargetResolver, Targets } from "../surfaces/targets.js";
+import type { Listener, TargetQuestion, TargetResolver, Targets } from "../surfaces/targets.js";
 
 export interface TargetingOptions {
   readonly domain: string;
@@ -19,7 +19,7 @@ export interface TargetingOptions {
   /** How a sandbox of any server ended. */
   readonly endOf: Sandboxes["endOf"];
   readonly surfaces: Pick<Surfaces, "claimPort">;
-  readonly peers: Pick<KnownPeers, "find">;
+  readonly peers: Pick<KnownPeers, "find" | "search">;
 }
 
 export class Targeting implements Targets {
@@ -55,7 +55,7 @@ export class Targeting implements Targets {
    */
   async find(
     message: IncomingMessage,
-    request: Pick<SurfaceRequest, "url">,
+    request: SurfaceRequest,
     listener: Listener,
   ): Promise<Target | Peer | undefined> {
     const address = addressOf(message.headers, this.#options.domain);
@@ -68,8 +68,14 @@ export class Targeting implements Targets {
       return peer;
     }
     for (const resolve of this.#resolvers) {
-      const target = await resolve(message, request.url, listener);
-      if (target !== undefined) return target;
+      const found = await resolve(message, request.url, listener);
+      if (found === undefined) continue;
+      if ("sandbox" in found) return found;
+      const { sandboxId, refusal } = found;
+      const { peers } = this.#options;
+      const peer = await (sandboxId === undefined ? peers.search(request) : peers.find(sandboxId));
+      if (peer === undefined) throw refusal;
+      return peer;
     }
     // These listeners serve traffic of sandboxes alone.
     if (listener.name === "envd" || listener.name === "code")
@@ -79,13 +85,20 @@ export class Targeting implements Targets {
     return undefined;
   }
 
-  /** As `find`, for a request that another server has passed on: it goes no further. */
-  findHere({ headers }: IncomingMessage): Target | undefined {
-    const address = addressOf(headers, this.#options.domain);
-    if (address === undefined) return undefined;
-    const target = this.#targetAt(address);
-    if (target === undefined) throw sandboxNotFound(address.sandboxId);
-    return target;
+  async findHere(question: TargetQuestion, url: URL, listener: string): Promise<Target | undefined> {
+    const address = addressOf(question.headers, this.#options.domain);
+    if (address !== undefined) {
+      const target = this.#targetAt(address);
+      if (target === undefined) throw sandboxNotFound(address.sandboxId);
+      return target;
+    }
+    for (const resolve of this.#resolvers) {
+      const found = await resolve(question, url, { name: listener, isLoopback: false });
+      if (found === undefined) continue;
+      if ("refusal" in found) throw found.refusal;
+      return found;
+    }
+    return undefined;
   }
 
   /** The server that has the sandbox of an authorized request to an API; undefined when this one has it, or none. */

@@ -70,6 +70,12 @@ export class DownloadLinks {
     return sandboxId;
   }
 
+  /** The sandbox that a token names, whoever made it; undefined for what is no token. */
+  sandboxOf(token: string): SandboxId | undefined {
+    const encodedId = TOKEN.exec(token)?.[1];
+    return encodedId && Buffer.from(encodedId, "base64url").toString();
+  }
+
   #mac(sandboxId: SandboxId, path: string, expiresAt: number): Buffer {
     if (this.#key === undefined) throw new Error("the key of download links is not there yet");
     // Unambiguous for any path: ids and numbers contain no bar.
@@ -77,14 +83,24 @@ export class DownloadLinks {
   }
 }
 
-/** Finds the sandbox of a download link, which only its token names. The resolver throws the errors of `check`. */
+/**
+ * Finds the sandbox of a download link, which only its token names. The resolver throws the errors of `check`. The key is
+ * of the server that made the link.
+ */
 export function downloadLinkTarget(links: DownloadLinks, sandboxes: Sandboxes): TargetResolver {
   return async (_message, url) => {
     if (!url.pathname.startsWith(DOWNLOAD_TOKEN_PATH)) return undefined;
     const token = url.pathname.slice(DOWNLOAD_TOKEN_PATH.length);
-    const sandboxId = links.check(token, url.searchParams.get("path") ?? "");
-    const sandbox = sandboxes.find(sandboxId);
-    if (sandbox?.isReachable === true) return { sandbox, port: ENVD_PORT };
-    throw sandboxNotFound(sandboxId);
+    const path = url.searchParams.get("path") ?? "";
+    try {
+      const sandboxId = links.check(token, path);
+      const sandbox = sandboxes.find(sandboxId);
+      if (sandbox?.isReachable === true) return { sandbox, port: ENVD_PORT };
+      throw sandboxNotFound(sandboxId);
+    } catch (error) {
+      const sandboxId = links.sandboxOf(token);
+      if (sandboxId === undefined || sandboxes.find(sandboxId) !== undefined) throw error;
+      return { sandboxId, refusal: error as Error };
+    }
   };
 }

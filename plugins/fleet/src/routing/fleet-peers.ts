@@ -14,6 +14,7 @@ import type { NodeRecord } from "../membership/node-record.js";
 import { type FleetSandbox, SANDBOXES, sandboxOf } from "../records/fleet-sandbox.js";
 import type { FleetStore } from "../store/fleet-store.js";
 import type { KeyView } from "../store/key-view.js";
+import { type Search, searchAnswer } from "./search.js";
 import { takeArrival } from "./fleet-headers.js";
 import { HttpPeer, type PeerConnections } from "./http-peer.js";
 
@@ -72,6 +73,34 @@ export class FleetPeers implements PeerFinder {
     return this.named(found.node);
   }
 
+  async search({ method, url, headers, signal, surface }: SurfaceRequest): Promise<Peer | undefined> {
+    const { gatherMs } = this.#options;
+    const found = new AbortController();
+    const ended = AbortSignal.any([signal, found.signal, AbortSignal.timeout(gatherMs)]);
+    const preflight = headers["access-control-request-method"];
+    const question: Search = { method, path: url.pathname + url.search, listener: surface, preflight };
+    return this.#limited(async () => {
+      const asked = this.#others().map(async (node) => {
+        const peer = this.named(node);
+        const { isHere } = searchAnswer.parse(await peer.ask("/searches", question, ended));
+        if (!isHere) throw new Error(`'${node}' does not have it`);
+        return peer;
+      });
+      try {
+        return await Promise.any(asked);
+      } catch {
+        return undefined;
+      } finally {
+        found.abort();
+      }
+    });
+  }
+
+  #others(): readonly string[] {
+    const { node: own, nodes } = this.#options;
+    return [...nodes.entries()].flatMap(([node]) => (node === own ? [] : [node]));
+  }
+
   named(server: string): HttpPeer {
     const known = this.#peers.get(server);
     if (known !== undefined) return known;
@@ -102,12 +131,11 @@ export class FleetPeers implements PeerFinder {
   }
 
   async gather(request: SurfaceRequest): Promise<Gathered> {
-    const { node: own, nodes, gatherMs } = this.#options;
+    const { gatherMs } = this.#options;
     const signal = AbortSignal.any([request.signal, AbortSignal.timeout(gatherMs)]);
     const unreached: string[] = [];
     const answers = await Promise.all(
-      [...nodes.entries()].map(async ([node]) => {
-        if (node === own) return [];
+      this.#others().map(async (node) => {
         try {
           return [await this.named(node).get(request, signal)];
         } catch (error) {
@@ -133,12 +161,18 @@ export class FleetPeers implements PeerFinder {
 
   /** One that was made a moment ago may not be in the map yet. */
   async #lookUp(id: SandboxId): Promise<FleetSandbox | undefined> {
-    const { store, maxLookups } = this.#options;
-    if (this.#lookups >= maxLookups) return undefined;
+    return this.#limited(async () => {
+      const entry = await this.#options.store.get(SANDBOXES + id);
+      return entry && sandboxOf(entry);
+    });
+  }
+
+  /** Clients that guess must not keep the store and the other servers busy. */
+  async #limited<T>(lookUp: () => Promise<T | undefined>): Promise<T | undefined> {
+    if (this.#lookups >= this.#options.maxLookups) return undefined;
     this.#lookups += 1;
     try {
-      const entry = await store.get(SANDBOXES + id);
-      return entry && sandboxOf(entry);
+      return await lookUp();
     } finally {
       this.#lookups -= 1;
     }

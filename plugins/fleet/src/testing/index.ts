@@ -1,2 +1,3 @@
+export * from "./cordon.js";
 export * from "./open-fence.js";
 export * from "./start-etcd.js";

@@ -32,7 +32,7 @@ export function jupyterTarget(sandboxes: Pick<Sandboxes, "find">, port: number):
     if (sandbox === undefined || !sandbox.isReachable) {
       // Takes as long as for an existing sandbox, and gets the answer of a wrong token.
       isPresented(randomBytes(16).toString("hex"), { headers: message.headers, url });
-      throw refusal({ url, id });
+      return { sandboxId: id, refusal: refusal({ url, id }) };
     }
     return { sandbox, port };
   };

@@ -46,7 +46,7 @@ export class ShellAccess {
       if (sandbox === undefined || !sandbox.isReachable) {
         // Takes as long as for an existing sandbox, and gets the answer of a wrong token.
         this.#isPresented(randomBytes(16).toString("hex"), { headers: message.headers, url });
-        throw unknownSandbox();
+        return { sandboxId: id, refusal: unknownSandbox() };
       }
       return { sandbox, port: this.#config.port };
     };

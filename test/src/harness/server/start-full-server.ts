@@ -20,6 +20,7 @@ import templates from "@coppice/plugin-templates";
 import { API_KEY } from "./api-key.js";
 import { type FreebsdHost, PYTHON_INSIDE, openFreebsdHost } from "../freebsd/freebsd-host.js";
 import { PYTHON } from "../host/python.js";
+import { startBehindForeign } from "./start-behind-foreign.js";
 
 // Selects the other transport to kernels for the same tests.
 const TRANSPORT = process.env["COPPICE_TRANSPORT"];
@@ -40,14 +41,23 @@ export interface FullServerOptions {
 /** The backends of the project. */
 export type BackendName = "local-process" | "linux-namespaces" | "jail-freebsd";
 
-/** A server in this process, with every plugin as after `npm start`, and one backend. */
-export async function startFullServer({
+/**
+ * A server in this process, with every plugin as after `npm start`, and one backend. With `COPPICE_TEST_FOREIGN=1` its
+ * clients reach another server of its fleet, which has no sandboxes, so that each request is passed on.
+ */
+export function startFullServer(options: FullServerOptions = {}): Promise<TestServer> {
+  return process.env["COPPICE_TEST_FOREIGN"] === "1"
+    ? startBehindForeign(options, startOneServer)
+    : startOneServer(options);
+}
+
+async function startOneServer({
   backend: backendName = "local-process",
   host,
   server = {},
   more = [],
   settings = {},
-}: FullServerOptions = {}): Promise<TestServer> {
+}: FullServerOptions): Promise<TestServer> {
   const settingsOf = (name: string, own: Readonly<Record<string, unknown>> = {}) => ({
     ...own,
     ...settings[name],
