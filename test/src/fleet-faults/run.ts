@@ -57,13 +57,15 @@ function describeViolations({ seed, fault, victim, violations }: RoundReport): r
   return violations.map((one) => `round ${seed} (${fault}, ${victim}): ${one}`);
 }
 
-/** A line for each fault: how often, what it cost, and how soon its loss was told. */
+/** A line for each fault: how often, what it cost, and how soon its loss was told where the machine had time. */
 function summarize(rounds: readonly RoundReport[]): readonly string[] {
   return [...Map.groupBy(rounds, ({ fault }) => fault)].map(([fault, all]) => {
     const cost = all.reduce((sum, one) => sum + one.cost, 0);
-    const told = all.flatMap(({ toldMs }) => toldMs ?? []);
+    const unexplained = all.reduce((sum, one) => sum + one.unexplained, 0);
+    const told = all.flatMap(({ toldMs, isStarved }) => (isStarved ? [] : (toldMs ?? [])));
     const latest = told.length === 0 ? "" : `, told after ${Math.max(...told).toFixed(0)} ms at most`;
-    return `${all.length} times ${fault}: ${cost} sandboxes ended${latest}`;
+    const strange = unexplained === 0 ? "" : ` (${unexplained} unexplained, on a starved machine)`;
+    return `${all.length} times ${fault}: ${cost} sandboxes ended${strange}${latest}`;
   });
 }
 

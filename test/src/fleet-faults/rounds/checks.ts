@@ -45,6 +45,12 @@ async function compare(fleet: FaultedFleet, load: Load): Promise<readonly string
   const records = await fleet.records();
   const recorded = new Map(records.flatMap((one) => (one.isLost ? [] : [[one.id, one.node] as const])));
 
+  // What quotas count.
+  const counted = new Set(await fleet.countedIds());
+  for (const id of counted) expect(recorded.has(id), `quotas count ${id}, ${whose(id, records)}`);
+  for (const id of recorded.keys())
+    expect(counted.has(id), `quotas do not count ${id}, ${whose(id, records)}`);
+
   // What the machines have.
   const processes = await processesOf(fleet);
   for (const node of fleet.nodes) {

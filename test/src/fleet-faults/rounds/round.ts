@@ -3,7 +3,6 @@ import { setTimeout as pause } from "node:timers/promises";
 import { SeededRandom } from "@coppice/core/testing";
 import type { History } from "../history/history.js";
 import type { FaultedFleet } from "../world/faulted-fleet.js";
-import type { FleetNode } from "../world/fleet-node.js";
 import { disagreements, killUnknown, readCounters, untilRecovered } from "./checks.js";
 import { type Fault, FAULTS, type Scene } from "./faults.js";
 import type { Load } from "./load.js";
@@ -12,6 +11,7 @@ import { LossWatch } from "./loss-watch.js";
 export interface RoundReport {
   readonly seed: number;
   readonly fault: string;
+  /** A server that has sandboxes. */
   readonly victim: string;
   /** What must not have happened, as text. */
   readonly violations: readonly string[];
@@ -20,7 +20,9 @@ export interface RoundReport {
   /** Sandboxes that were lost, or ended with their server. */
   readonly cost: number;
   readonly durationMs: number;
-  /** True on a machine with so much to do that ends without a reason and late tidings are no violation. */
+  /** Of these, ends that the fault does not explain: no violation on a machine that has too much to do. */
+  readonly unexplained: number;
+  /** True on such a machine; late tidings are no violation there, either. */
   readonly isStarved: boolean;
 }
 
@@ -62,9 +64,12 @@ export async function runRound({
   const violations: string[] = [];
 
   await load.fill(seed);
-  const victim = fleet.nodes[random.below(fleet.nodes.length)] as FleetNode;
+  const owners = new Map(
+    (await fleet.records()).flatMap(({ id, node, isLost }) => (isLost ? [] : [[id, node]])),
+  );
+  const busy = [...new Set(owners.values())].toSorted();
+  const victim = fleet.node(busy[random.below(busy.length)] ?? "");
   const before = load.running;
-  const owners = new Map((await fleet.records()).map(({ id, node }) => [id, node]));
   const watch = new LossWatch(fleet, load);
   load.start(seed);
   await pause(AROUND_MS);
@@ -86,8 +91,9 @@ export async function runRound({
 
   const isStarved = (loadavg()[0] ?? 0) > MOST_LOAD * availableParallelism();
   const ended = before.filter((id) => load.ended.includes(id) && !history.has(id, "kill"));
-  for (const id of ended)
-    if (!isStarved && (!fault.costsSandboxes || owners.get(id) !== victim.name))
+  const unexplained = ended.filter((id) => !fault.costsSandboxes || owners.get(id) !== victim.name);
+  if (!isStarved)
+    for (const id of unexplained)
       violations.push(`${id} of ${String(owners.get(id))} has ended, without a reason`);
   const limitMs = fleet.leaseMs + TELLING_MS;
   if (!isStarved && toldMs !== undefined && toldMs > limitMs)
@@ -101,6 +107,7 @@ export async function runRound({
     violations,
     toldMs,
     cost: ended.length,
+    unexplained: unexplained.length,
     durationMs,
     isStarved,
   };

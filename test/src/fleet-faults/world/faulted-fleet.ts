@@ -74,6 +74,12 @@ export class FaultedFleet {
     });
   }
 
+  /** Ids of the sandboxes that quotas count. @throws as `records` */
+  async countedIds(): Promise<readonly string[]> {
+    const entries = await this.#entries("/coppice/tenants/");
+    return entries.map(({ key }) => key.slice(key.lastIndexOf("/") + 1));
+  }
+
   /** Names of the servers that are members now. @throws as `records` */
   async memberNames(): Promise<readonly string[]> {
     const entries = await this.#entries("/coppice/nodes/");

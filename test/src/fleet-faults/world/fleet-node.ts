@@ -1,4 +1,5 @@
 import { readdir } from "node:fs/promises";
+import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { setTimeout as pause } from "node:timers/promises";
 import { API_KEY } from "../../harness/server/api-key.js";
@@ -34,7 +35,7 @@ export class FleetNode {
   readonly #options: FleetNodeOptions;
   readonly #installation: Installation;
   #server: ServerProcess | undefined;
-  /** Bumped by each kill, for starts that were under way. */
+  /** False once it was killed or stopped, for starts that are under way. */
   #isWanted = false;
 
   static async install(options: FleetNodeOptions): Promise<FleetNode> {
@@ -50,6 +51,8 @@ export class FleetNode {
         sandboxes: { defaultBackend: backend, templates: { base: {} } },
       },
       plugins: (directory) => ({
+        // More than clients want, so that none is refused.
+        "access": { apiKeys: [API_KEY], quotas: { everybody: { sandboxes: 50 } } },
         "local-process": { directory },
         ...(backend === "linux-namespaces" && { ...namespacePlugins(directory) }),
         "fleet": {
@@ -84,7 +87,7 @@ export class FleetNode {
   }
 
   /** Starts it, again and again as a supervisor does. @throws Error with its output, when it does not start at all. */
-  async start(timeoutMs = 30_000): Promise<void> {
+  async start(timeoutMs = 120_000): Promise<void> {
     const deadline = performance.now() + timeoutMs;
     this.#isWanted = true;
     for (;;) {
@@ -93,6 +96,8 @@ export class FleetNode {
           this.#installation.configFile,
           {
             NODE_OPTIONS: `--import=${import.meta.resolve("./preloaded.js")}`,
+            // Starts take half of a round's work.
+            NODE_COMPILE_CACHE: join(tmpdir(), "compiled"),
             ...(this.#options.isUnfenced && { COPPICE_TEST_OPEN_FENCES: "1" }),
           },
           this.host.enter,
@@ -149,6 +154,4 @@ export class FleetNode {
     const names = await readdir(this.directory);
     return names.flatMap((name) => /^coppice-([a-z0-9]+)-/.exec(name)?.[1] ?? []);
   }
-
-  readonly headers = { "x-api-key": API_KEY, "content-type": "application/json" };
 }

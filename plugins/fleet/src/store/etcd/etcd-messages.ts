@@ -4,7 +4,7 @@ import type { Entry } from "../fleet-store.js";
 // The gateway leaves out what is zero, empty or false.
 const number = z.coerce.number().default(0);
 
-const header = z.object({ revision: number });
+const header = z.object({ revision: number, member_id: z.string().default("0"), raft_term: number });
 
 const keyValue = z.object({
   key: z.string(),
@@ -20,7 +20,7 @@ export const rangeAnswer = z.object({
 });
 export const commitAnswer = z.object({ header, succeeded: z.boolean().default(false) });
 export const grantAnswer = z.object({ ID: z.string(), TTL: number });
-export const renewAnswer = z.object({ result: z.object({ TTL: number }) });
+export const renewAnswer = z.object({ result: z.object({ header, TTL: number }) });
 export const anyAnswer = z.object({});
 export const statusAnswer = z.object({ leader: z.string().default("0") });
 export const membersAnswer = z.object({ members: z.array(z.object({})) });

@@ -1,4 +1,5 @@
 import { setTimeout as sleep } from "node:timers/promises";
+import type { z } from "zod";
 import {
   type Change,
   type Check,
@@ -35,6 +36,8 @@ export interface EtcdStoreOptions {
 /** Keys of one answer; a listing takes as many as it needs, of one revision. */
 const PAGE = 1000;
 const RETRY_MS = 500;
+/** Renewals at one time, each after a change of etcd's leader. */
+const RENEWALS = 3;
 
 /** The shared state in etcd, 3.4 or newer. */
 export class EtcdStore implements FleetStore {
@@ -180,13 +183,29 @@ export class EtcdStore implements FleetStore {
     return { id: ID, ttlMs: TTL * 1000 };
   }
 
+  /**
+   * A leader that has been replaced renews leases until it finds out, but not where leases end. So the leader has to be
+   * the same one after the renewal, by the word of a majority.
+   */
   async renew({ id }: Lease, signal?: AbortSignal): Promise<boolean> {
-    const { result } = await this.#options.client.call(
-      "lease/keepalive",
-      { ID: id },
-      { schema: renewAnswer, canRepeat: true, ...(signal && { signal }) },
-    );
-    return result.TTL > 0;
+    const options = { canRepeat: true, ...(signal && { signal }) };
+    const { client, prefix } = this.#options;
+    const position = async (): Promise<string> => {
+      const body = { key: encode(prefix), count_only: true };
+      const { header } = await client.call("kv/range", body, { schema: rangeAnswer, ...options });
+      return positionOf(header);
+    };
+    for (let before = await position(), tries = 0; tries < RENEWALS; tries += 1) {
+      const { result } = await client.call(
+        "lease/keepalive",
+        { ID: id },
+        { schema: renewAnswer, ...options },
+      );
+      const after = await position();
+      if (before === after && after === positionOf(result.header)) return result.TTL > 0;
+      before = after;
+    }
+    throw new StoreUnavailable("the leader of etcd has changed again and again");
   }
 
   async revoke({ id }: Lease): Promise<void> {
@@ -235,4 +254,9 @@ function compareOf(check: Check, own: string): readonly object[] {
       : [{ key, target: "CREATE", create_revision: String(createRevision) }]),
     ...(modRevision === undefined ? [] : [{ key, target: "MOD", mod_revision: String(modRevision) }]),
   ];
+}
+
+/** Which member answered, and in whose time as a leader. */
+function positionOf({ member_id: member, raft_term: term }: z.infer<typeof rangeAnswer>["header"]): string {
+  return `${member} ${term}`;
 }
