@@ -16,7 +16,8 @@ from matplotlib.patches import PathPatch, Rectangle, Wedge
 
 # The one scale of the contract that matplotlib does not name itself.
 SCALES = ("linear", "log", "symlog", "logit", "function", "functionlog", "asinh")
-UNIT = re.compile(r"\(([^()]*)\)|\[([^\[\]]*)\]")
+# `Time (s)` has one, `f(x)` none.
+UNIT = re.compile(r"\s\(([^()]*)\)|\[([^\[\]]*)\]")
 
 
 class TooLarge(Exception):
