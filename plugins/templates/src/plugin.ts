@@ -48,6 +48,7 @@ import { templateFsck } from "./verbs/template-fsck.js";
 import { templateGc } from "./verbs/template-gc.js";
 import { templateInspect } from "./verbs/template-inspect.js";
 import { templateList } from "./verbs/template-list.js";
+import { templateLock } from "./verbs/template-lock.js";
 import { templateLogs } from "./verbs/template-logs.js";
 import { templatePull } from "./verbs/template-pull.js";
 import { templatePush } from "./verbs/template-push.js";
@@ -99,6 +100,7 @@ export function templatesPlugin(makeImaging: (services: BuilderServices) => Imag
         push: templatePush,
         list: templateList,
         inspect: templateInspect,
+        lock: templateLock,
         logs: templateLogs,
         tag: templateTag,
         untag: templateUntag,
@@ -149,7 +151,7 @@ export function templatesPlugin(makeImaging: (services: BuilderServices) => Imag
       context.onStop(() => keeping.stop());
 
       const recipes = new RecipeBuilds({
-        recipes: await readRecipes(config.recipes, templates),
+        recipes: await readRecipes(config.recipes, { templates, pins: config.pins }),
         store,
         catalog,
         queue,
@@ -237,10 +239,12 @@ export const plugin = templatesPlugin(({ context, backends, clock }) => {
   context.onStop(() => programs.close());
   const layouts = (): string => join(context.dataDir(), "pulls");
   const puller = new ImagePuller({ programs, settings, directory: layouts });
-  const debian = new DebianImages({ programs, settings: settings.debian, directory: layouts });
+  const debian = new DebianImages({ programs, settings, directory: layouts });
   context.onStart(() => puller.clear());
   context.diagnose("images", async ({ signal }) => {
-    const recipes = await Promise.all(Object.values(settings.recipes).map(readRecipe));
+    const recipes = await Promise.all(
+      Object.values(settings.recipes).map(async (recipe) => readRecipe(recipe)),
+    );
     const needsDebian = recipes.some(({ base }) => base.kind === "debian");
     return diagnosePrograms({ programs, settings, needsDebian, signal });
   });

@@ -57,6 +57,17 @@ const debian = z.strictObject({
     .array(z.string().regex(/^(deb|https?:|\/)/, "expected a line of sources.list, a URL or a path"))
     .default([])
     .describe("Where packages come from, as mmdebstrap takes it; its own default when empty."),
+  snapshots: z
+    .url({ protocol: /^https?$/ })
+    .default("http://snapshot.debian.org/archive")
+    .describe(
+      "Archive of the packages of earlier days, for recipes with `snapshot`; below it, /debian/<snapshot>.",
+    ),
+  keyring: z
+    .string()
+    .min(1)
+    .optional()
+    .describe("File with the keys that packages are signed with; those of this host when absent."),
 });
 
 const builds = z.strictObject({
@@ -87,6 +98,12 @@ export const templatesConfig = z.strictObject({
   recipeRetry: duration("10m").describe(
     "Time after which a failed build of a recipe is tried again; each further failure doubles it, up to a day.",
   ),
+  pins: z
+    .enum(["prefer", "require", "ignore"])
+    .default("prefer")
+    .describe(
+      "What `snapshot` and the lock file of a recipe are for. `prefer`: packages of the snapshot, the newest where its archive fails; a build that differs from the lock warns. `require`: either fails the build. `ignore`: the newest packages, with security updates.",
+    ),
   backend: z
     .string()
     .optional()
@@ -140,4 +157,5 @@ export const templatesConfig = z.strictObject({
   registries: registries.prefault({}).describe("Registries of images."),
 });
 
+export type Pins = TemplatesConfig["pins"];
 export type TemplatesConfig = z.infer<typeof templatesConfig>;

@@ -87,8 +87,11 @@ function fromRegistry(wanted: WantedImage, tools: BuildTools): Origin {
 
 function fromDebian(wanted: WantedDebian, tools: BuildTools): Origin {
   const { suite, packages } = wanted;
-  const key = baseKey("debian", tools.options.request.limits.diskMiB, suite, ...packages);
-  const text = `FROM DEBIAN ${suite} with ${packages.length} packages`;
+  const { debian, request } = tools.options;
+  const pin = debian.pinOf(wanted);
+  const key = baseKey("debian with build.list", request.limits.diskMiB, suite, pin, ...packages);
+  const of = pin === undefined ? "" : ` of ${pin.snapshot}`;
+  const text = `FROM DEBIAN ${suite}${of} with ${packages.length} packages`;
   const name = `Debian ${suite}`;
   const unpacked = async (): Promise<Progress> => {
     tools.print("info", "Installing the packages");
@@ -97,7 +100,10 @@ function fromDebian(wanted: WantedDebian, tools: BuildTools): Origin {
       const isStep = /^I: [^/]+$/.test(line);
       tools.print(isStep ? "info" : "debug", isStep ? line.slice(3) : line);
     };
-    await using made = await tools.options.debian.make(wanted, { signal: tools.signal, onLine });
+    const onUnpinned = (reason: string): void => {
+      tools.print("warn", `the newest packages are taken: ${reason}`);
+    };
+    await using made = await debian.make(wanted, { signal: tools.signal, onLine, onUnpinned });
     return await unpack(made, { name, key: baseKey("packages", made.digest) }, tools);
   };
   return { name, text, key, unpacked };

@@ -40,6 +40,28 @@ describe("the end of a build", { skip: WITHOUT_BUILDS, timeout: 240_000, concurr
     assert.deepEqual(host.contents.get(result.image), ["apk musl 1.2", "deb bash 5.2", "deb less 1.0"]);
   });
 
+  it("warns of packages that are not those of the lock, or fails", async () => {
+    const steps = [
+      ["USER", "root"],
+      [
+        "RUN",
+        "printf '#!/bin/sh\necho deb less 1.0; echo deb bash 5.2' > /usr/local/bin/dpkg-query; chmod +x /usr/local/bin/dpkg-query",
+      ],
+    ] as const;
+    const lock = { contents: ["deb bash 5.1", "deb less 1.0"], severity: "warn" } as const;
+    const { lines } = await host.build({ steps, lock });
+    const text = "the packages differ from those of the lock file in 2 lines: -deb bash 5.1; +deb bash 5.2";
+    assert.ok(lines.includes(text), lines.join("\n"));
+    const wanted = { ...lock, severity: "error" } as const;
+    const { run } = host.start({ steps, lock: wanted });
+    await assert.rejects(run, { name: "BuildFailure", message: text, step: "finalize" });
+    // What another lock allowed is not taken from the cache.
+    const same = { ...wanted, contents: ["deb bash 5.2", "deb less 1.0"] };
+    const allowed = await host.build({ steps, lock: same });
+    assert.ok(!allowed.lines.some((line) => line.includes("differ")), allowed.lines.join("\n"));
+    await assert.rejects(host.start({ steps, lock: wanted }).run, { message: text });
+  });
+
   it("runs the start command until it is ready, ends it, and tells on which ports it listened", async () => {
     const { result, lines } = await host.build({
       steps: [

@@ -1,6 +1,8 @@
 import { SandboxError, type StartCommand } from "@coppice/core";
 import type { Sandbox } from "@coppice/core/backend";
 import { BuildFailure } from "../model/build-failure.js";
+import type { Lock } from "../model/build-request.js";
+import { differencesOf } from "../model/contents-lock.js";
 import { makeAccount } from "../guest/accounts.js";
 import { DEFAULT_USER } from "./base-phase.js";
 import type { BuildTools, Progress } from "./build-tools.js";
@@ -13,6 +15,7 @@ import { withRoom } from "./with-room.js";
 
 /** Ready command of a start command without one. */
 const DEFAULT_READY = "sleep 20";
+const SHOWN_DIFFERENCES = 5;
 
 /**
  * Gives the home to its user, and lets everybody write where programs are installed. Of what is there only directories
@@ -34,7 +37,8 @@ fi
 export async function finalize(before: Progress, tools: BuildTools): Promise<Progress> {
   const { workspace, signal, print, options } = tools;
   const { request, settings, clock } = options;
-  const key = baseKey("finalize", before.key, request.startCommand, request.readyCommand);
+  const required = request.lock?.severity === "error" ? request.lock.contents : undefined;
+  const key = baseKey("finalize", before.key, request.startCommand, request.readyCommand, required);
   const cached = tools.cached(key);
   tools.announce({
     prefix: "finalize",
@@ -64,10 +68,27 @@ export async function finalize(before: Progress, tools: BuildTools): Promise<Pro
     }
     await requireUser(sandbox, below.context.user);
     const contents = await listContents(sandbox, signal);
+    if (request.lock !== undefined) compareWithLock(contents, request.lock, tools);
     const made = await workspace.commit(below.bytes);
     options.surroundings.layers.describe(made.image, contents);
     return tools.keep({ ...made, key, context: below.context, start });
   });
+}
+
+/** @throws BuildFailure */
+function compareWithLock(
+  contents: readonly string[],
+  { contents: locked, severity }: Lock,
+  { print }: BuildTools,
+): void {
+  const differences = differencesOf(locked, contents);
+  if (differences.length === 0) return;
+  const shown = differences.slice(0, SHOWN_DIFFERENCES).join("; ");
+  const more = differences.length > SHOWN_DIFFERENCES ? "; …" : "";
+  const text = `the packages differ from those of the lock file in ${differences.length} lines: ${shown}${more}`;
+  if (severity === "error") throw new BuildFailure(text, "finalize");
+  print(severity, text);
+  for (const line of differences) print("debug", line);
 }
 
 /** A step may have removed the user whom sandboxes of the template need. */

@@ -5,7 +5,7 @@ import type { BuildStep } from "../model/build-request.js";
 const VERSION = 2;
 
 /** Key of a layer that depends on nothing but these. */
-export function baseKey(...parts: readonly (string | number | undefined)[]): string {
+export function baseKey(...parts: readonly (string | number | object | undefined)[]): string {
   return keyOf([VERSION, ...parts]);
 }
 

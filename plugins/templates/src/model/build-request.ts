@@ -26,6 +26,8 @@ export type BuildBase =
       /** `trixie` */
       readonly suite: string;
       readonly packages: readonly string[];
+      /** Time whose packages are taken, `20261124T060000Z`; the newest when absent. */
+      readonly snapshot?: string | undefined;
     }
   | {
       /** A root file system on this host, which is copied. */
@@ -40,6 +42,13 @@ export type BuildBase =
       /** `[namespace/]name[:tag]`. */
       readonly reference: string;
     };
+
+/** Packages of an earlier build of the same recipe. */
+export interface Lock {
+  readonly contents: readonly string[];
+  /** `error`: a difference fails the build. Otherwise the log has it, at this level. */
+  readonly severity: "info" | "warn" | "error";
+}
 
 /** A build as it was asked for. */
 export interface BuildRequest {
@@ -57,6 +66,8 @@ export interface BuildRequest {
   readonly isReproducible: boolean;
   readonly startCommand: string | undefined;
   readonly readyCommand: string | undefined;
+  /** Packages that the result is to have, as `listContents` lists them, and what happens where it has others. */
+  readonly lock?: Lock | undefined;
   /** The image is one of a pushed template: its configuration is kept, its limits where this says so. */
   readonly restore?: { readonly limits: boolean } | undefined;
 }

@@ -8,6 +8,11 @@ export const debianBase = z.strictObject({
   packages: z
     .array(z.string().regex(/^[a-z0-9][a-z0-9+.-]+$/, "expected the name of a Debian package"))
     .default([]),
+  snapshot: z
+    .string()
+    .regex(/^\d{8}T\d{6}Z$/, "expected a time of Debian's archive of earlier days, such as 20261124T060000Z")
+    .optional()
+    .describe("Time whose packages are taken"),
 });
 
 const base = z.union([

@@ -38,6 +38,8 @@ export function remedyFor(
 ): string {
   const [, program] = /(?:has no|does not have the program) (\w+)/.exec(reason) ?? [];
   if (program !== undefined) return `install it (Debian: apt-get install ${program})`;
+  if (reason.startsWith("with the archive of "))
+    return "templates.debian.snapshots names its address; templates.pins: prefer takes the newest packages where it fails";
   const logs = `'coppice template logs <config> ${template}' shows what its steps said`;
   return offline === true && Number(step) > 0
     ? `its steps had no network: see egress of ${name}; ${logs}`

@@ -3,6 +3,8 @@ import { mkdir, mkdtemp, rm, utimes, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { it } from "node:test";
+import { ARCHITECTURE } from "../images/architecture.js";
+import { formatLock } from "../model/contents-lock.js";
 import { recipeSettings } from "../model/recipe-settings.js";
 import { readRecipe } from "./recipe.js";
 
@@ -42,6 +44,41 @@ it("a recipe is read from a file or the configuration, and equal ones have one d
   await writeFile(path, "from: { image: x, debian: {} }\nstep: RUN true\n");
   await assert.rejects(readRecipe(path), (error: Error) => error.message.startsWith(`${path}: `));
   await assert.rejects(readRecipe(join(directory, "missing.yaml")), /missing.yaml: ENOENT/);
+});
+
+it("a recipe has the lock file beside it, and is another one where that or a snapshot has to be met", async (context) => {
+  const directory = await mkdtemp(join(tmpdir(), "coppice-recipe-"));
+  context.after(() => rm(directory, { recursive: true, force: true }));
+  const path = join(directory, "web.recipe.yaml");
+  const debian = { suite: "trixie", packages: ["curl"] };
+  const write = async (snapshot?: string) =>
+    writeFile(path, JSON.stringify({ from: { debian: { ...debian, ...(snapshot && { snapshot }) } } }));
+  const digests = async () =>
+    Promise.all(
+      (["ignore", "prefer", "require"] as const).map(async (pins) => (await readRecipe(path, pins)).digest),
+    );
+  await write();
+  assert.equal(new Set(await digests()).size, 1);
+  assert.equal((await readRecipe(path, "require")).lock, undefined);
+  await write("20261124T060000Z");
+  assert.equal(new Set(await digests()).size, 3);
+  await write();
+  const contents = ["deb bash 5.2", "pip numpy 2.4.6"];
+  const lock = join(directory, "web.recipe.lock");
+  await writeFile(lock, formatLock({ architecture: ARCHITECTURE, contents }));
+  assert.deepEqual((await readRecipe(path, "prefer")).lock, { contents, severity: "warn" });
+  assert.deepEqual((await readRecipe(path, "require")).lock, { contents, severity: "error" });
+  const [ignored, preferred, required] = await digests();
+  assert.deepEqual([ignored === preferred, preferred === required], [true, false]);
+  await writeFile(lock, formatLock({ architecture: "other", contents }));
+  assert.equal((await readRecipe(path, "require")).lock, undefined);
+  for (const [text, reason] of [
+    [`architecture ${ARCHITECTURE}\ndeb bash\n`, /web\.recipe\.lock: line 2: expected a kind/],
+    ["deb bash 5.2\n", /web\.recipe\.lock: it names no architecture$/],
+  ] as const) {
+    await writeFile(lock, text);
+    await assert.rejects(readRecipe(path), reason);
+  }
 });
 
 it("a recipe of a file copies what is beside it, and another one of changed files", async (context) => {
@@ -126,6 +163,7 @@ for (const wrong of [
   { from: { debian: { suite: "--help" } } },
   { from: { debian: { suite: "trixie", packages: ["a,b"] } } },
   { from: { debian: { suite: "trixie", packages: ["--x"] } } },
+  { from: { debian: { suite: "trixie", snapshot: "yesterday" } } },
   { from: { image: "" } },
   {},
 ]) {

@@ -1,17 +1,23 @@
 import { createHash } from "node:crypto";
 import { readFile, stat } from "node:fs/promises";
-import { dirname, resolve } from "node:path";
+import { dirname, extname, resolve } from "node:path";
 import { messageOf, type Templates } from "@coppice/core";
 import { parse } from "yaml";
 import { z } from "zod";
-import type { BuildBase, BuildStep } from "../model/build-request.js";
+import { ARCHITECTURE } from "../images/architecture.js";
+import type { BuildBase, BuildStep, Lock } from "../model/build-request.js";
+import { type ContentsLock, parseLock } from "../model/contents-lock.js";
 import { type RecipeSettings, recipeSettings } from "../model/recipe-settings.js";
+import type { Pins } from "../templates-config.js";
 import { asInDocker } from "./as-in-docker.js";
 import { type ParsedDockerfile, parseDockerfile } from "./dockerfile.js";
 import { withFiles } from "./recipe-files.js";
 
 /** Counts changes of what a recipe is built to. */
 const VERSION = 2;
+
+/** How a build tells that it differs from the lock file. */
+const SEVERITIES = { prefer: "warn", require: "error", ignore: "info" } as const;
 
 export interface Recipe {
   readonly base: BuildBase;
@@ -20,6 +26,8 @@ export interface Recipe {
   readonly steps: readonly BuildStep[];
   readonly startCommand: string | undefined;
   readonly readyCommand: string | undefined;
+  /** Undefined without a lock file for the architecture of this host. */
+  readonly lock: Lock | undefined;
   /** Of all that it says, in hexadecimal digits: equal recipes build equal templates. */
   readonly digest: string;
 }
@@ -30,7 +38,7 @@ export interface Recipe {
  */
 export async function readRecipes(
   settings: Readonly<Record<string, string | RecipeSettings>>,
-  templates: Pick<Templates, "all">,
+  { templates, pins }: { readonly templates: Pick<Templates, "all">; readonly pins: Pins },
 ): Promise<ReadonlyMap<string, Recipe>> {
   const known = new Set(templates.all().map(({ name }) => name));
   const recipes = new Map<string, Recipe>();
@@ -38,7 +46,7 @@ export async function readRecipes(
     if (!known.has(name))
       throw new Error(`recipes.${name}: sandboxes.templates has no template of that name`);
     try {
-      recipes.set(name, await readRecipe(setting));
+      recipes.set(name, await readRecipe(setting, pins));
     } catch (error) {
       throw new Error(`recipes.${name}: ${messageOf(error)}`, { cause: error });
     }
@@ -47,7 +55,7 @@ export async function readRecipes(
 }
 
 /** @param setting a recipe, or the path of a YAML file with one. @throws Error with the place of a mistake. */
-export async function readRecipe(setting: string | RecipeSettings): Promise<Recipe> {
+export async function readRecipe(setting: string | RecipeSettings, pins: Pins = "ignore"): Promise<Recipe> {
   const settings = typeof setting === "string" ? await readSettings(setting) : setting;
   const { from, start, ready } = settings;
   const own = typeof setting === "string" ? dirname(resolve(setting)) : undefined;
@@ -60,16 +68,37 @@ export async function readRecipe(setting: string | RecipeSettings): Promise<Reci
     ? await readDockerfile(resolve(own ?? ".", from.dockerfile), settings)
     : { base: await baseOf(from, own), folder: own, ...readSteps(settings) };
   const steps = await Promise.all(parsed.map((step) => withFiles(step, folder)));
+  const locked = typeof setting === "string" ? await readLock(lockOf(setting)) : undefined;
+  const lock = locked?.architecture === ARCHITECTURE ? locked : undefined;
+  // Settings that decide what is built.
+  const isPinned = base.kind === "debian" && base.snapshot !== undefined && pins !== "ignore";
+  const pinning = [isPinned && pins, pins === "require" && lock !== undefined && lock.contents];
   return {
     base,
     folder,
     steps,
     startCommand: start ?? startCommand,
     readyCommand: ready,
+    lock: lock && { contents: lock.contents, severity: SEVERITIES[pins] },
     digest: createHash("sha256")
-      .update(JSON.stringify([VERSION, settings, base, steps]))
+      .update(JSON.stringify([VERSION, settings, base, steps, pinning]))
       .digest("hex"),
   };
+}
+
+/** Path of the lock file of a recipe. */
+export function lockOf(recipe: string): string {
+  return `${recipe.slice(0, recipe.length - extname(recipe).length)}.lock`;
+}
+
+/** @returns undefined without a file. @throws Error with the place of a mistake */
+export async function readLock(path: string): Promise<ContentsLock | undefined> {
+  try {
+    return parseLock(await readFile(path, "utf8"));
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code === "ENOENT") return undefined;
+    throw new Error(`${path}: ${messageOf(error)}`, { cause: error });
+  }
 }
 
 async function readSettings(path: string): Promise<RecipeSettings> {

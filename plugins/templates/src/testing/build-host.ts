@@ -79,7 +79,12 @@ export class BuildHost implements AsyncDisposable {
   }
 
   static async open(
-    settings: { readonly builds?: object; readonly images?: object; readonly debian?: object } = {},
+    settings: {
+      readonly builds?: object;
+      readonly images?: object;
+      readonly debian?: object;
+      readonly pins?: string;
+    } = {},
   ): Promise<BuildHost> {
     return new BuildHost(await openParts(settings));
   }
@@ -244,6 +249,7 @@ async function openParts(settings: {
   readonly builds?: object;
   readonly images?: object;
   readonly debian?: object;
+  readonly pins?: string;
 }) {
   const directory = await mkdtemp(join(tmpdir(), "coppice-builds-"));
   const sandboxes = join(directory, "namespaces");
@@ -261,7 +267,7 @@ async function openParts(settings: {
   const programs = new HostPrograms();
   const puller = new ImagePuller({ programs, settings: config, directory: () => pulls });
   await puller.clear();
-  const debian = new DebianImages({ programs, settings: config.debian, directory: () => pulls });
+  const debian = new DebianImages({ programs, settings: config, directory: () => pulls });
   const backends = server.resolve(Backends);
   const log = { warn: fail, error: fail } as unknown as Logger;
   const builder = new ImageBuilder({

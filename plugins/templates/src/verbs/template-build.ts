@@ -15,7 +15,7 @@ import { type Recipe, readRecipe } from "../recipes/recipe.js";
 import type { TemplatesConfig } from "../templates-config.js";
 
 /** What a folder or a recipe says. */
-type Source = Omit<Recipe, "digest">;
+type Source = Omit<Recipe, "digest" | "lock">;
 
 /** Names of a folder's Dockerfile, the first one that there is. */
 const DOCKERFILES = ["e2b.Dockerfile", "Dockerfile"];
@@ -86,7 +86,7 @@ function bodyOf(base: BuildBase): object {
     case "template":
       return { fromTemplate: base.reference };
     case "debian":
-      return { fromDebian: { suite: base.suite, packages: base.packages } };
+      return { fromDebian: { suite: base.suite, packages: base.packages, snapshot: base.snapshot } };
     case "directory":
       throw new SandboxError(
         "template_unusable",

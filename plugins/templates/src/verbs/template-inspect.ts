@@ -1,10 +1,14 @@
 import { parseArgs } from "node:util";
 import { SandboxError, type VerbAction } from "@coppice/core";
+import { ARCHITECTURE } from "../images/architecture.js";
+import { differencesOf } from "../model/contents-lock.js";
 import type { BuildRecord } from "../model/build-record.js";
-import { SERVER } from "../model/template-record.js";
+import { SERVER, type TemplateRecord } from "../model/template-record.js";
 import { TemplatesStore } from "../store/templates-store.js";
 import type { TemplatesConfig } from "../templates-config.js";
+import { lockOf, readLock } from "../recipes/recipe.js";
 import { findTemplate, isForAll, nameOf } from "./find-template.js";
+import { contentsOf } from "./template-contents.js";
 
 /**
  * Prints all that the server knows about a template, in JSON: its tags, and its builds, the newest first. With
@@ -12,7 +16,7 @@ import { findTemplate, isForAll, nameOf } from "./find-template.js";
  */
 export const templateInspect: VerbAction<TemplatesConfig> = {
   usage: "<name or id> | <name[:tag]> --contents",
-  run({ args, dataDir, print }) {
+  async run({ args, config, dataDir, print }) {
     const { positionals, values } = parseArgs({
       args: [...args],
       allowPositionals: true,
@@ -41,6 +45,7 @@ export const templateInspect: VerbAction<TemplatesConfig> = {
       tags: store.tags
         .list(id)
         .map((tag) => ({ name: tag.name, build: tag.buildId, assignedAt: timeOf(tag.assignedAtMs) })),
+      lock: await lockBody(store, template, config),
       builds: store.builds.list(id, { limit, before: Number.MAX_SAFE_INTEGER }).map(buildBody),
     };
     print(JSON.stringify(body, undefined, 2));
@@ -48,14 +53,16 @@ export const templateInspect: VerbAction<TemplatesConfig> = {
   },
 };
 
-/** @throws SandboxError template_not_found, build_not_found */
-function contentsOf(store: TemplatesStore, reference: string): readonly string[] {
-  const [name = "", tag = "default"] = reference.split(":");
-  const build = store.builds.tagged(findTemplate(store, name).id, tag);
+/** How the newest build of a recipe differs from its lock file; undefined without one. */
+async function lockBody(store: TemplatesStore, { id, owner }: TemplateRecord, { recipes }: TemplatesConfig) {
+  const recipe = owner === SERVER && Object.hasOwn(recipes, id) ? recipes[id] : undefined;
+  if (typeof recipe !== "string") return undefined;
+  const file = lockOf(recipe);
+  const lock = await readLock(file);
+  const build = store.builds.tagged(id, "default");
   const contents = build?.result && store.images.contentsOf(build.result.image);
-  if (contents !== undefined) return contents;
-  const message = "its contents are not known: it has no build that is ready, or one of an earlier version";
-  throw new SandboxError("build_not_found", message);
+  if (lock === undefined || lock.architecture !== ARCHITECTURE || contents === undefined) return undefined;
+  return { file, differences: differencesOf(lock.contents, contents) };
 }
 
 function buildBody({ id, state, backend, limits, result, reason, createdAtMs, finishedAtMs }: BuildRecord) {

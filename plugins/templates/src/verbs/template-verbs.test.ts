@@ -1,16 +1,19 @@
 import assert from "node:assert/strict";
-import { mkdtemp, rm } from "node:fs/promises";
+import { mkdtemp, readFile, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { describe, it, type TestContext } from "node:test";
 import { Backends, type VerbContext } from "@coppice/core";
 import { fakeClock } from "@coppice/core/testing";
 import { BuildFailure } from "../model/build-failure.js";
+import { parseLock } from "../model/contents-lock.js";
 import { SERVER } from "../model/template-record.js";
 import { plugin } from "../plugin.js";
 import { TemplatesStore } from "../store/templates-store.js";
 import { START, templatesServer } from "../testing/templates-server.js";
 import { templatesConfig } from "../templates-config.js";
+
+const LIMITS = { cpuCount: 1, memoryMiB: 256, diskMiB: undefined };
 
 interface Ended {
   readonly code: number;
@@ -23,11 +26,12 @@ async function open(context: TestContext) {
   context.after(() => rm(dataDir, { recursive: true }));
   const server = await templatesServer({ dataDir });
   /** Runs a verb beside the server. */
+  let recipes: Readonly<Record<string, unknown>> = {};
   const run = async (name: string, ...args: readonly string[]): Promise<Ended> => {
     const printed: string[] = [];
     const rows: (readonly string[])[] = [];
     const verb: VerbContext<unknown> = {
-      config: templatesConfig.parse({}),
+      config: templatesConfig.parse({ recipes }),
       args,
       clock: fakeClock(Date.now()),
       dataDir: () => join(dataDir, "templates"),
@@ -41,7 +45,8 @@ async function open(context: TestContext) {
   };
   const { images } = server.backend.backend;
   assert.ok(images);
-  return { dataDir, server, run, images };
+  const setRecipes = (given: typeof recipes): void => void (recipes = given);
+  return { dataDir, server, run, images, setRecipes };
 }
 
 describe("coppice template", () => {
@@ -104,6 +109,51 @@ describe("coppice template", () => {
     });
     await assert.rejects(async () => run("inspect", "nothing"), { reason: "template_not_found" });
     await assert.rejects(async () => run("inspect"), { reason: "usage_invalid" });
+  });
+
+  it("lock writes what recipes were built to beside them, and tells when a build differs from it", async (context) => {
+    const { dataDir, server, run, setRecipes } = await open(context);
+    await using _server = server;
+    const path = join(dataDir, "recipe.yaml");
+    setRecipes({ base: path, here: { from: { template: "base" } } });
+    using store = new TemplatesStore(join(dataDir, "templates"));
+    const never = { createdAtMs: 0, updatedAtMs: 0, spawnCount: 0, lastSpawnedAtMs: undefined };
+    store.templates.add(
+      { id: "base", owner: SERVER, namespace: SERVER, alias: "base", isPublic: false, ...never },
+      0,
+    );
+    /** Makes a build with these packages the newest one. */
+    const build = (id: string, contents: readonly string[]): void => {
+      store.builds.add({ id, templateId: "base", backend: "memory", limits: LIMITS }, 0);
+      store.builds.start(id, 0);
+      const context = { user: "user", workdir: "/", environment: {} };
+      store.images.add({ id, backend: "memory", tenant: SERVER });
+      store.builds.finish(id, { image: id, context, start: undefined, bytes: 0 }, 0);
+      store.images.describe(id, contents);
+      store.tags.assign("base", "default", id, 0);
+    };
+    await assert.rejects(run("lock"), { reason: "build_not_found" });
+    build("first", ["deb bash 5.1", "pip numpy 2.4.6"]);
+    await assert.rejects(run("lock", "--check"), /there is no .*recipe\.lock/);
+    assert.equal((await run("inspect", "base")).printed.join("").includes('"lock"'), false);
+    const lock = join(dataDir, "recipe.lock");
+    assert.deepEqual((await run("lock")).printed, [`${lock}: 2 packages`]);
+    assert.deepEqual(parseLock(await readFile(lock, "utf8")).contents, ["deb bash 5.1", "pip numpy 2.4.6"]);
+    assert.deepEqual(await run("lock", "--check", "base"), {
+      code: 0,
+      printed: [`${lock}: the same`],
+      rows: [],
+    });
+    build("second", ["deb bash 5.2", "pip numpy 2.4.6"]);
+    const differences = ["-deb bash 5.1", "+deb bash 5.2"];
+    const checked = await run("lock", "--check");
+    assert.deepEqual([checked.code, checked.printed], [1, [`${lock}: 2 differences`, ...differences]]);
+    const inspected = JSON.parse((await run("inspect", "base")).printed.join("")) as {
+      readonly lock: object;
+    };
+    assert.deepEqual(inspected.lock, { file: lock, differences });
+    for (const name of ["here", "none", "constructor"])
+      await assert.rejects(run("lock", name), { reason: "usage_invalid" });
   });
 
   it("logs prints the log of a build from a level on, and follows one until it ends", async (context) => {
