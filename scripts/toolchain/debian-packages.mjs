@@ -48,7 +48,10 @@ const WANTED = [
     isThere: () => isInstalled("/usr/bin/pasta", "/usr/bin/slirp4netns"),
   },
   // For the tests of a fleet of servers.
-  { packages: ["etcd-server"], isThere: () => isInstalled("/usr/bin/etcd") },
+  {
+    packages: ["etcd-server", "strace"],
+    isThere: () => isInstalled("/usr/bin/etcd", "/usr/bin/strace"),
+  },
   { packages: ["nginx-light"], isThere: () => isInstalled("/usr/sbin/nginx") },
   { packages: ["zfs-fuse"], isThere: () => isInstalled("/usr/sbin/zfs-fuse") },
   // FreeBSD's tar(1), which packs images of jails.
