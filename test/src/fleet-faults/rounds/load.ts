@@ -58,18 +58,11 @@ export class Load {
     await Promise.all(tries);
   }
 
-  /** Reads a counter through a server. */
-  async read(id: string, node: string): Promise<Told<number>> {
-    const startMs = performance.now();
-    const client = this.#clients[Number(node.at(-1))] as Client;
-    const told = await client.read(id);
-    if (told.is === "done")
-      this.#history.answered(id, {
-        action: { kind: "read", value: told.value },
-        by: `reader at ${node}`,
-        startMs,
-      });
-    return told;
+  /** Reads a counter through a server. @returns why it is not known whether there is one; undefined when it is */
+  async read(id: string, index: number): Promise<string | undefined> {
+    const client = this.#clients[index] as Client;
+    const told = await this.#note({ id, by: `reader at node${index}` }, countOf, () => client.read(id));
+    return told.is === "unknown" ? told.why : undefined;
   }
 
   /** Asks for all that run as far as clients know: some may have ended unseen. */
@@ -119,7 +112,7 @@ export class Load {
     }
   }
 
-  async #doSomething(by: string, random: SeededRandom): Promise<void> {
+  async #doSomething(by: string, random: SeededRandom): Promise<unknown> {
     const { running, ended } = this;
     const ids = ended.length > 0 && (running.length === 0 || random.below(4) === 0) ? ended : running;
     const id = ids[random.below(Math.max(1, ids.length))];
@@ -136,12 +129,7 @@ export class Load {
         () => ({ kind: "there" }),
         () => client.look(id),
       );
-    if (chance < 90)
-      return this.#note(
-        ask,
-        (value = -1) => ({ kind: "read", value }),
-        () => client.read(id),
-      );
+    if (chance < 90) return this.#note(ask, countOf, () => client.read(id));
     if (chance < 96)
       return this.#note(
         ask,
@@ -192,7 +180,7 @@ export class Load {
     { id, by }: { readonly id: string; readonly by: string },
     actionOf: (value?: T) => Action,
     ask: () => Promise<Told<T>>,
-  ): Promise<void> {
+  ): Promise<Told<T>> {
     const startMs = performance.now();
     const told = await ask();
     const { kind } = actionOf();
@@ -208,6 +196,7 @@ export class Load {
       if (kind === "increment" || kind === "kill")
         this.#history.unknown(id, { action: actionOf(), by, startMs });
     }
+    return told;
   }
 
   #failed(what: string, why: string): void {
@@ -218,4 +207,8 @@ export class Load {
 
 function incremented(value?: number): Action {
   return { kind: "increment", ...(value !== undefined && { value }) };
+}
+
+function countOf(value = 0): Action {
+  return { kind: "read", value };
 }
