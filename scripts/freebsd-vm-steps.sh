@@ -81,6 +81,17 @@ arp -d 10.78.0.10
 code=0; said=$(arp -d 10.78.0.10 2>&1) || code=$?
 ifconfig epair10010a destroy
 echo "$code $said" | grep -E '^1 .*(No such file or directory|cannot locate)'
+#@ 30 an interface that a living jail has renamed goes with its other end
+jail -c name=t path=/ persist vnet
+ifconfig epair10011 create
+ifconfig epair10011b vnet t
+jexec t ifconfig epair10011b name "$(outside)"
+ifconfig epair10011a destroy
+fails jexec t ifconfig "$(outside)"
+jail -r t
+ifconfig -l
+[ "$(ifconfig -l | tr ' ' '\n' | grep -cx "$(outside)")" = 1 ]
+fails ifconfig epair10011a
 #@ 60 command 9: how often daemon(8) starts a command whose child holds its pipe
 (cd /tmp && daemon -r -R 2 -S -P d.pid sh -c 'sleep 300 & sleep 1')
 sleep 6

@@ -21,7 +21,7 @@
 # Not here: every other interface and option; the numbers of bridges; ND6.
 state=$(dirname "$0")/../state
 net=$state/net
-mkdir -p "$net/groups" "$net/static" "$net/aliases"
+mkdir -p "$net/groups" "$net/static" "$net/aliases" "$net/lent"
 exec 9> "$net/lock"
 flock 9
 fail() { echo "ifconfig: $*" >&2; exit 1; }
@@ -71,6 +71,7 @@ epair*" vnet "*)
   is_there "$1" || fail "interface $1 does not exist"
   enter "$3"
   ip link set "$1" netns "$init" || fail "ioctl (SIOCSIFVNET): Device not configured"
+  : > "$net/lent/$init"
   ;;
 epair*" group "*" description "*" up")
   is_there "$1" || fail "interface $1 does not exist"
@@ -84,7 +85,7 @@ epair*" group "*" description "*" up")
   echo "$3" > "$net/static/${10}"
   ;;
 epair*" destroy")
-  # With a network of Linux its end of the pair goes too, and so this one; on FreeBSD it would come back.
+  # The end of a name that Linux refuses (return-links.sh) took this one along, which is there on FreeBSD.
   ip link delete "$1" 2> /dev/null && is_known=true
   [ "$is_known" ] || grep -qx "$1" "$net"/groups/* "$net"/static/* 2> /dev/null || fail "interface $1 does not exist"
   for file in "$net"/groups/* "$net"/static/*; do

@@ -15,6 +15,8 @@
 //
 // A jail without `vnet` has to have `ip4.addr = "INTERFACE|ADDRESS/32"`: then share-stack.sh says what it shares.
 //
+// A jail with `vnet` gives the interfaces back that it was given (return-links.sh).
+//
 // A removed jail is dying until nothing refers to it any more, which keeps neither its name nor its address from a new one.
 //
 // Source: usr.sbin/jail/jail.c (main, create_jail), command.c (next_command, run_command, finish_command, term_procs,
@@ -388,8 +390,9 @@ static _Noreturn void give_up(int say, const char *what) {
 }
 
 /**
- * A user namespace of the same users: no process outside of it can be traced, or is seen in /proc. The network, which its
- * root may configure no more than FreeBSD's, but whose low ports it has, belongs to it.
+ * A user namespace of the same users: no process outside of it can be traced, or is seen in /proc. The network, whose low
+ * ports its root has, belongs to it. With `vnet`, root of FreeBSD may configure it, too (sys/kern/kern_jail.c,
+ * prison_priv_check).
  */
 static void leave_users(int self) {
   int ends[2];
@@ -546,8 +549,13 @@ static bool end(const struct jail *jail) {
   // A child that was forked meanwhile.
   while (signal_all(jail, SIGKILL) > 0) usleep(1000);
   int process = (int)syscall(SYS_pidfd_open, jail->init, 0);
+  char shared[64], lent[64];
+  snprintf(lent, sizeof lent, "net/lent/%d", (int)jail->init);
+  if (access(in_table(lent), F_OK) == 0) {
+    snprintf(lent, sizeof lent, "%d", (int)jail->init);
+    run_beside("../bin/return-links", lent);
+  }
   kill(jail->init, SIGKILL);
-  char shared[64];
   snprintf(shared, sizeof shared, "net/shared/%d", (int)jail->init);
   if (access(in_table(shared), F_OK) == 0) {
     snprintf(shared, sizeof shared, "-d %d", (int)jail->init);

@@ -43,6 +43,7 @@ export async function trialProblems(opened: Opened, settings: JailSettings): Pro
   // A program that is for this system, and needs no library of the jail, says how it is used.
   const startsAgent = `${agentInside}/${AGENT}; [ $? = ${USAGE} ]`;
   const removal: readonly Trial[] = [
+    [() => lease && networks?.unplug(lease), SEE_STEPS],
     [() => jails.remove(paths), SEE_STEPS],
     [() => lease && networks?.disconnect(lease), SEE_STEPS],
     [() => rules?.remove(NAME), SEE_STEPS],
@@ -103,9 +104,11 @@ function describe(error: unknown): string {
   return error instanceof HostCommandError ? `${error.command}: ${error.stderr.trim()}` : messageOf(error);
 }
 
-/** Undefined when a jail has that address. */
+/** Undefined when the jail of a sandbox has that address. What an earlier trial left goes with this one. */
 async function lastLease(networks: SandboxNetworks): Promise<Lease | undefined> {
   const lease = networks.addresses.last;
-  const used = new Set((await networks.found()).values());
-  return used.has(lease.address) ? undefined : lease;
+  const isUsed = [...(await networks.found())].some(
+    ([jail, address]) => jail !== NAME && address === lease.address,
+  );
+  return isUsed ? undefined : lease;
 }

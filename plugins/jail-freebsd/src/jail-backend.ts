@@ -534,11 +534,12 @@ export class JailBackend implements SandboxBackend {
     agent?: AgentConnection,
   ): Promise<void> {
     const paths = sandboxPaths(this.#settings.directory, id);
+    const lease = await networks?.addresses.find(id);
+    if (lease !== undefined) await networks?.unplug(lease);
     await jails.remove(paths);
     // The close of the agent is the error that pending operations get.
     await agent?.closed;
     await helpers.remove(paths);
-    const lease = await networks?.addresses.find(id);
     if (lease !== undefined) await networks?.disconnect(lease);
     await rules?.remove(paths.name);
     await rm(paths.socket, { force: true });

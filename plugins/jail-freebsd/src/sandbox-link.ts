@@ -68,7 +68,10 @@ export class SandboxLink {
     checkEgressRules(rules);
     if (this.#isConnected && this.#lease !== undefined) return networks.restrict(this.#lease, rules);
     // Removes the remains of an attempt that failed or was interrupted.
-    if (this.#lease !== undefined) await networks.disconnect(this.#lease);
+    if (this.#lease !== undefined) {
+      await networks.unplug(this.#lease);
+      await networks.disconnect(this.#lease);
+    }
     if (!networks.needsAddress(rules)) return;
     // Set before the lease: a lease of a `running` sandbox means that it is connected.
     await datasets.set(name, "state", "connecting");

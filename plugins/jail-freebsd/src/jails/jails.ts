@@ -46,7 +46,7 @@ export class Jails {
     await replaceFile(conf, jailConf({ ...options, known: this.#known }), { mode: 0o600 });
     await this.#host.run("jail", ["-q", "-f", conf, "-c", name]);
     if (options.stack.kind === "shared") return;
-    // No process inside may configure interfaces, so lo0 gets its address here.
+    // Before anything runs inside: the lo0 of a new stack has no address.
     await this.#host.run("ifconfig", ["-j", name, "lo0", "inet", "127.0.0.1/8", "up"]);
   }
 

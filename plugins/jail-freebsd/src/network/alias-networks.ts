@@ -116,6 +116,9 @@ export class AliasNetworks implements SandboxNetworks {
     for (const { id } of closed) await this.#host.run("pfctl", ["-q", "-k", "id", "-k", id]);
   }
 
+  /** The interface is the host's. */
+  async unplug(): Promise<void> {}
+
   async disconnect(lease: Lease): Promise<void> {
     await this.#cutAll(lease);
     await this.#anchors.flush(this.#namesOf(lease).anchor);

@@ -23,7 +23,9 @@ export interface SandboxNetworks {
    * @throws SandboxError invalid_argument, with the old rules in force.
    */
   restrict(lease: Lease, rules: EgressRules): Promise<void>;
-  /** Removes the network of a sandbox whose jail is gone or not created yet. The address stays leased. */
+  /** Takes a sandbox's own interface, before its jail is removed. A missing one is fine. @throws HostCommandError */
+  unplug(lease: Lease): Promise<void>;
+  /** Removes the rest of the network of an unplugged sandbox whose jail is gone or not created yet. Keeps the lease. */
   disconnect(lease: Lease): Promise<void>;
   /** Addresses that jails on this host use, by jail name, regardless of leases. */
   found(): Promise<ReadonlyMap<string, string>>;

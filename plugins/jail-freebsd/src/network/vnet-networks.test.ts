@@ -40,11 +40,12 @@ describe("the network of jails", { skip: reasonWithoutRecordingHost() ?? false }
       "arp -S 10.78.0.10 02:c0:0a:4e:00:0a",
       "route -j e2b-one -n add default 10.78.0.1",
     ]);
+    await networks.unplug(lease);
     await networks.disconnect(lease);
     assert.deepEqual(await words(recording), [
+      "ifconfig epair10010a destroy",
       "pfctl -q -M -i coppicenet0 -k 10.78.0.10",
       "pfctl -q -a coppice/epair10010a -f -",
-      "ifconfig epair10010a destroy",
       "arp -d 10.78.0.10",
     ]);
   });

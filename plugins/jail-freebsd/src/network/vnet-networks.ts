@@ -132,11 +132,17 @@ export class VnetNetworks implements SandboxNetworks {
     for (const destination of closed) await this.#cut(lease, destination);
   }
 
+  /**
+   * The kernel gives the interfaces of a removed jail back to the host, under the names that root of the sandbox gave
+   * them: a second `em0` would take the addresses of the first one from the rules of pf(4).
+   */
+  async unplug(lease: Lease): Promise<void> {
+    await this.#host.remove("ifconfig", [this.#namesOf(lease).link, "destroy"], MISSING);
+  }
+
   async disconnect(lease: Lease): Promise<void> {
-    const { link } = this.#namesOf(lease);
     await this.#cut(lease);
-    await this.#anchors.flush(link);
-    await this.#host.remove("ifconfig", [link, "destroy"], MISSING);
+    await this.#anchors.flush(this.#namesOf(lease).link);
     await this.#host.remove("arp", ["-d", lease.address], MISSING);
   }
 

@@ -147,7 +147,10 @@ describe("the stand-ins for the network of FreeBSD", { skip }, () => {
     assert.equal(await run("pfctl", "-a", "coppice/epair7a", "-s", "rules"), "");
     await run("arp", "-d", "10.78.0.10");
     await assert.rejects(run("arp", "-d", "10.78.0.10"), /arp: delete 10.78.0.10: No such file or directory/);
+    await run("jail", "-q", "-R", "one");
+    assert.match(await run("ifconfig", "-a"), /^epair7b: flags/m);
     await run("ifconfig", "epair7a", "destroy");
+    assert.doesNotMatch(await run("ifconfig", "-a"), /^epair7/m);
     await assert.rejects(run("ifconfig", "epair7a", "destroy"), /interface epair7a does not exist/);
     assert.equal(await run("ifconfig", "-g", "mine_"), "");
   });

@@ -62,6 +62,29 @@ describe("a sweep of jail-freebsd", { skip }, () => {
   }
 });
 
+describe("a guest that gives its interface the name of one of the host's", { skip }, () => {
+  it("takes it along at its end, and leaves the host's alone", async () => {
+    await using host = await openFreebsdHost({ isConnected: true });
+    const backend = host.backend();
+    await backend.recover();
+    for (const end of ["stop", "destroy"] as const) {
+      const sandbox = await make(backend);
+      // On FreeBSD root of the sandbox may.
+      const file = join(host.directory, "state", "jails", `e2b-${sandbox.id}`);
+      const rename = `read -r _ init _ < ${file}; enter="/usr/bin/nsenter --net=/proc/$init/ns/net /sbin/ip link set epair1001"
+        for number in 0 1; do $enter\${number}b down && $enter\${number}b name em0 && exit; done`;
+      await host.run("/bin/sh", "-c", rename);
+      if (end === "stop") await sandbox.stopping?.stop();
+      await sandbox.destroy();
+      assert.deepEqual(await host.leaks(), []);
+    }
+    const other = await make(backend);
+    assert.ok(await reachesOut(other));
+    await other.destroy();
+    await backend.close();
+  });
+});
+
 describe("the smoke test's look for remains", { skip }, () => {
   it("waits for anchors that tables of replaced rules hold, and names what stays", async () => {
     await using host = await openFreebsdHost({ isConnected: true, release: 15 });

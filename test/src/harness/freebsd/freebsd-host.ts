@@ -227,6 +227,7 @@ exec /usr/bin/nsenter --mount=$pid/mnt --net=$pid/net --pid=$pid/pid_for_childre
       const network = await runInside("/bin/sh", "-c", NETWORK);
       const stateOf = (name: string) => readdir(join(directory, "state", name)).catch(() => []);
       const [anchors, aliases] = [await stateOf("pf"), await stateOf("net/aliases")];
+      const doubles = await readFile(join(directory, "state/net/doubles"), "utf8").catch(() => "");
       const files = await readdir(join(directory, "d"), { recursive: true });
       const processes = await runInside("/usr/bin/ps", "-e", "-o", "args=");
       return [
@@ -243,6 +244,7 @@ exec /usr/bin/nsenter --mount=$pid/mnt --net=$pid/net --pid=$pid/pid_for_childre
           .filter((name) => !["lock", "labels", "held"].includes(name))
           .map((name) => `anchor ${name}`),
         ...aliases.map((name) => `alias ${name}`),
+        ...lines(doubles).map((name) => `second interface ${name}`),
         ...leases.list().map(({ address, holder }) => `lease ${address} of ${holder}`),
         ...lines(processes)
           .filter((line) => /coppice-agent .*e2b-/.test(line))
@@ -346,7 +348,8 @@ async function linkPrograms(compiled: string, bin: string): Promise<void> {
   for (const name of PROGRAMS) await symlink(join(compiled, name), join(bin, name));
   for (const name of SCRIPTS) await symlink(join(FREEBSD_SOURCES, `${name}.sh`), join(bin, name));
   for (const name of ["daemon", "pfctl"]) await symlink(join(FREEBSD_SOURCES, `${name}.py`), join(bin, name));
-  await symlink(join(FREEBSD_SOURCES, "share-stack.sh"), join(bin, "share-stack"));
+  for (const name of ["share-stack", "return-links"])
+    await symlink(join(FREEBSD_SOURCES, `${name}.sh`), join(bin, name));
 }
 
 /**
