@@ -65,9 +65,12 @@ describe("the agent for FreeBSD", () => {
     { skip: withoutStandIns || withoutBinary || withoutLoginUid },
     async () => {
       const agent = await startHostAgent({ binary: await build("stand-ins") });
-      const { stdout } = await run(agent, "/bin/cat", ["/proc/self/loginuid"], { user: "nobody" });
-      assert.equal(stdout.toString(), "65534");
-      await agent.close();
+      try {
+        const { stdout } = await run(agent, "/bin/cat", ["/proc/self/loginuid"], { user: "nobody" });
+        assert.equal(stdout.toString(), "65534");
+      } finally {
+        await agent.close();
+      }
     },
   );
 

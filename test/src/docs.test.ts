@@ -67,6 +67,34 @@ describe("the documentation", () => {
     assert.deepEqual(missing, []);
   });
 
+  it("names tests of FreeBSD that are there, and one for each finding of the reading", async () => {
+    const folders = ["test/src", "agent/src", "plugins/jail-freebsd/src"];
+    const named = folders.map(async (folder) => {
+      const names = await readdir(join(ROOT, folder), { recursive: true });
+      return names.map((name) => `/${folder}/${name}`);
+    });
+    const files = (await Promise.all(named)).flat().filter((name) => name.endsWith(".test.ts"));
+    const [, table = ""] = /^\| tried .*\n((?:\|.*\n)+)/m.exec(await text("docs/freebsd.md")) ?? [];
+    const rows = [...table.matchAll(/^\| (.*[^ ]) +\| (.*`) +\|$/gm)].map(([, tried = "", tests = ""]) => ({
+      tried,
+      tests,
+    }));
+    assert.ok(rows.length > 25, `${rows.length} rows`);
+    const names = rows.flatMap(({ tests }) => [...tests.matchAll(/`([^`]+)`/g)].map(([, name = ""]) => name));
+    const isThere = (name: string) =>
+      files.some((file) => file.endsWith(`/${name.replace(/\.test\.ts$/, "")}.test.ts`));
+    assert.deepEqual(
+      names.filter((name) => !isThere(name)),
+      [],
+    );
+    const findings = Array.from({ length: 13 }, (_, index) => `F${index + 1}`);
+    const isTried = (finding: string) => rows.some(({ tried }) => new RegExp(`\\b${finding}\\b`).test(tried));
+    assert.deepEqual(
+      findings.filter((finding) => !isTried(finding)),
+      [],
+    );
+  });
+
   it("has a test for every feature that it says works", async () => {
     const bare: string[] = [];
     for (const [row = ""] of (await text("docs/compatibility.md")).matchAll(/^\|.*\|$/gm)) {

@@ -11,6 +11,11 @@ const CODE_INTERPRETER = "code-interpreter-v1";
 const SEE_JAILS = "security.bsd.see_jail_proc";
 const RESTARTS = "daemon(8) begins a server again whose sandboxes live on";
 const REBOOT = "put kern.racct.enable=1 into /boot/loader.conf (config/freebsd/loader.conf) and reboot";
+const UNPROVEN: Finding = {
+  severity: "warn",
+  message: "no release of this backend has run on FreeBSD: its tests run over stand-ins",
+  fix: "scripts/freebsd-smoke.sh <pool> proves most of it on this host, docs/freebsd.md#tested-and-untested has the rest",
+};
 
 /** Packages that set-up and upgrades take. Node, which runs this, need not be one. */
 const PACKAGES = { "git": /^git(-|$)/, "npm-node24": /^npm(-|$)/ };
@@ -28,6 +33,7 @@ export async function diagnoseHost(
   if (problems.some(({ severity }) => severity === "fail")) return problems;
   const service = asFindings(await serviceProblems(opened, settings));
   return [
+    UNPROVEN,
     { severity: "ok", message: "the commands that make a sandbox work" },
     ...problems,
     ...(service.length > 0 ? service : [{ severity: "ok", message: RESTARTS } as const]),

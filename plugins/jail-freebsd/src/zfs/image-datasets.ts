@@ -224,7 +224,8 @@ export class ImageDatasets {
     if (resolvers.length === 0 || !(await isDirectory(`${root}/etc`))) return;
     const written = join(directory, "resolv.conf");
     await writeFile(written, resolvers.map((address) => `nameserver ${address}\n`).join(""));
-    await host.run("rm", ["-f", `${root}/etc/resolv.conf`]);
+    // It may be a directory with files.
+    await host.run("rm", ["-rf", `${root}/etc/resolv.conf`]);
     await host.run("install", ["-m", "0644", written, `${root}/etc/resolv.conf`]);
   }
 

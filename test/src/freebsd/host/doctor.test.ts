@@ -110,6 +110,9 @@ describe("coppice doctor, with jail-freebsd", () => {
           "ok    jail-freebsd: sandboxes may reach the internet, from 10.78.0.0/20 by coppicenet0",
         ),
       );
+      assert.ok(
+        whole.some((line) => line.startsWith("warn  jail-freebsd: no release of this backend has run on")),
+      );
       assert.ok(whole.some((line) => line.startsWith("ok    jail-freebsd: memoryMiB: ")));
       assert.ok(
         whole.includes("ok    jail-freebsd: the commands that make a sandbox work"),

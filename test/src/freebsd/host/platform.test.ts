@@ -58,6 +58,16 @@ describe("a server on FreeBSD, as far as another system shows it", { timeout: TI
     assert.ok(passed >= 30, `${passed} passed`);
   });
 
+  it("asks registries for images of FreeBSD", async () => {
+    const script = `import { copyByGate } from ${JSON.stringify(join(ROOT, "plugins/templates/dist/images/skopeo-copy.js"))};
+      const run = async (_, { args }) => (console.log(args.join(" ")), { code: 0, output: "" });
+      const copy = { programs: { run }, skopeo: "skopeo", directory: process.cwd(), from: ":latest" };
+      await copyByGate({ address: "registry", username: "", password: "" }, copy);`;
+    const as = ["--import", freebsd.preload, "--input-type=module", "-e", script];
+    const { stdout } = await promisify(execFile)(process.execPath, as, { cwd: directory });
+    assert.match(stdout, / --override-os freebsd --override-arch arm64 /);
+  });
+
   it("starts programs by a Node process where there is no compiler", async () => {
     // Descriptors are counted by FreeBSD's procstat(1).
     const names = ["--test-name-pattern=of the Node process", "--test-skip-pattern=leave no descriptor"];

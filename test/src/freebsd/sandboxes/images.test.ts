@@ -98,6 +98,18 @@ describe("images of jails", { skip: reasonWithoutFreebsdHost() ?? WITHOUT_SMALL_
     assert.doesNotMatch(await datasets(), /image-/);
   });
 
+  it("have the name servers of the settings, whatever an image has in the place of their file", async () => {
+    const network = { ...host.settings.network, kind: "vnet" as const, resolvers: ["192.0.2.53"] };
+    const connected = host.backend({ directory: join(host.directory, "e"), network });
+    const id = await unpack({ layers: [smallRoot(), [file("etc/resolv.conf/file")]] }, connected);
+    let packed = "";
+    for await (const piece of connected.images?.pack?.({ image: id }, signal) ?? [])
+      packed += Buffer.from(piece).toString("latin1");
+    assert.match(packed, /\nnameserver 192\.0\.2\.53\n|\0nameserver 192\.0\.2\.53\n/);
+    await connected.images?.remove(id);
+    await connected.close();
+  });
+
   it("are refused when a blob is not what the manifest says, and leave nothing", async () => {
     const layers = [smallRoot(), [file("x")]];
     const other = `sha256:${"0".repeat(64)}`;
