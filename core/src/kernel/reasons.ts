@@ -177,6 +177,7 @@ export const REASONS = {
     template_limit_reached: "As many templates as a tenant may have. | Delete one; see `templates`.",
     template_storage_full: "The templates of a tenant take all their space. | Delete some; see `templates`.",
     build_limit_reached: "As many builds as a tenant may have at one time. | Wait for one to end.",
+    push_limit_reached: "As many pushes as a tenant may have at one time. | Wait for one to end.",
     upload_storage_full: "The uploads of a tenant take all their space. | See `templates.maxUploads`.",
     webhook_limit_reached: "As many webhooks as a tenant may have. | See `events.webhooks`.",
     command_limit_reached: "The sandbox runs as many commands as it may. | See `commands`.",

@@ -17,6 +17,12 @@ const registries = z.strictObject({
     .default([])
     .describe("Registries, with their ports, that may have a private or loopback address."),
   insecure: z.array(registry()).default([]).describe("Registries, with their ports, that speak plain HTTP."),
+  proxy: z
+    .union([z.literal("none"), z.string().regex(/^https?:\/\/[^/\s]+\/?$/, "expected http://host:port")])
+    .optional()
+    .describe(
+      "Proxy for requests to registries, `http://user:password@proxy.example.com:3128`, or `none`; by default that of the environment, HTTPS_PROXY or HTTP_PROXY. Registries of `private`, and hosts of NO_PROXY, are asked directly.",
+    ),
   mirrors: z
     .record(registry(), z.string().regex(/^[a-z0-9.-]+(:\d+)?(\/[a-z0-9._/-]+[a-z0-9])?$/, "expected a host"))
     .default({})
@@ -121,6 +127,9 @@ export const templatesConfig = z.strictObject({
   maxConcurrentBuilds: count()
     .default(20)
     .describe("Builds of one tenant that may run, or wait to be started, at one time."),
+  maxConcurrentPushes: count()
+    .default(4)
+    .describe("Pushes of one tenant that may run, or wait for their turn, at one time."),
   buildConcurrency: count()
     .default(4)
     .describe("Builds that run at the same time; tenants take turns with further ones."),

@@ -152,7 +152,7 @@ describe("builds of templates", () => {
       [{ name: ["ok"] }, 400, /^validation error: name/],
       [{ name: "ok", tags: "v1" }, 400, /^validation error: tags/],
       [
-        { name: "ok", tags: Array.from({ length: 100_000 }, (_, index) => `t${index}`) },
+        { name: "ok", tags: Array.from({ length: 9_000 }, (_, index) => `t${index}`) },
         400,
         /^validation error: tags/,
       ],

@@ -38,6 +38,7 @@ describe("the route of pushes", () => {
       },
     };
     server = await templatesServer({
+      settings: { maxConcurrentPushes: 2 },
       pusher,
       script: async ({ startCommand }, _surroundings, make) => ({
         ...(await make()),
@@ -133,6 +134,29 @@ describe("the route of pushes", () => {
     });
     await assert.rejects(request.then((answer) => answer.text()));
     assert.ok(await ended.promise);
+  });
+
+  it("lets a tenant have so many at one time, and others have theirs", async () => {
+    const gates = [Promise.withResolvers<string>(), Promise.withResolvers<string>()];
+    const begun: string[] = [];
+    push = async (_files, { tenant }) => {
+      begun.push(tenant);
+      return gates[begun.length - 1]?.promise ?? "sha256:late";
+    };
+    const body = { template: "own:v1", image: "registry/own" };
+    const first = [ask(body), ask(body)];
+    while (begun.length < 2) await new Promise((resolve) => setTimeout(resolve, 5));
+    const { status, lines } = await ask(body);
+    assert.equal(status, 429);
+    assert.match(
+      String(lines[0]?.["message"]),
+      /^you have reached the maximum number of concurrent pushes \(2\)/,
+    );
+    await server.ended(await server.build("own:v1", { tenant: "other" }), "other");
+    assert.equal((await ask(body, "other")).status, 200);
+    for (const { resolve } of gates) resolve("sha256:first");
+    await Promise.all(first);
+    assert.equal((await ask(body)).status, 200);
   });
 
   for (const [what, body, tenant, status] of [

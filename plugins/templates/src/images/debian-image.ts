@@ -110,6 +110,7 @@ export class DebianImages {
       args: [...words, "--", suite, tar, ...sources],
       cwd: directory,
       environment: {
+        ...proxies(),
         // All times of the image: it is reproducible.
         SOURCE_DATE_EPOCH: "0",
         // Files of other owners, which root alone could remove if mmdebstrap did not.
@@ -132,6 +133,17 @@ class DebianFailure extends BuildFailure {
 }
 
 const textOf = (lines: readonly string[]): string => lines.map((line) => `${line}\n`).join("");
+
+/** Proxies of this server's environment, which apt knows. */
+function proxies(): Record<string, string> {
+  const names = ["http_proxy", "https_proxy", "no_proxy"];
+  return Object.fromEntries(
+    names.flatMap((name) => {
+      const value = process.env[name] || process.env[name.toUpperCase()];
+      return value ? [[name, value]] : [];
+    }),
+  );
+}
 
 /** What a failed mmdebstrap says: its errors, else its last line. */
 function lastError(output: string): string {

@@ -51,6 +51,8 @@ export interface ImagePullerOptions {
   readonly settings: Pick<TemplatesConfig, "images" | "registries">;
   /** For layouts. Nobody else uses it. */
   readonly directory: () => string;
+  /** Of the server by default. */
+  readonly environment?: NodeJS.ProcessEnv;
 }
 
 /** Pulls images with skopeo. */
@@ -61,7 +63,7 @@ export class ImagePuller {
 
   constructor(options: ImagePullerOptions) {
     this.#options = options;
-    this.#access = new RegistryAccess(options.settings.registries);
+    this.#access = new RegistryAccess(options.settings.registries, options.environment);
     this.#turns = new Semaphore(options.settings.images.maxConcurrentPulls);
   }
 
@@ -75,7 +77,7 @@ export class ImagePuller {
   /** Finds an image in its registry. @throws BuildFailure, the signal's reason */
   async find({ reference: text, credentials }: WantedImage, signal: AbortSignal): Promise<RemoteImage> {
     const reference = parseImageReference(text);
-    const login = await loginOf(credentials, signal);
+    const login = await loginOf(credentials, { proxy: this.#access.proxy, signal });
     const client = new RegistryClient({
       access: this.#access,
       repository: refusing(reference, () => this.#access.find(reference, login !== undefined)),

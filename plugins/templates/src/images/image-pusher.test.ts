@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { once } from "node:events";
 import { mkdir, mkdtemp, readdir, rm, writeFile } from "node:fs/promises";
-import { createServer, type IncomingMessage, type RequestListener } from "node:http";
+import { createServer, type IncomingMessage, request, type RequestListener } from "node:http";
 import type { AddressInfo } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -98,6 +98,26 @@ describe("a push", { skip: WITHOUT, timeout: 60_000 }, () => {
     assert.deepEqual(new Set(reports.map(({ phase }) => phase)), new Set(["packing", "pushing"]));
     const size = found.layers[0]?.size;
     assert.deepEqual(reports.at(-1), { phase: "pushing", done: size, total: size });
+  });
+
+  it("goes through a proxy", async () => {
+    const proxy = createServer(({ method, url = "", headers }, response) => {
+      const { pathname, search } = new URL(url);
+      const forward = request(
+        `http://${registry.address}${pathname}${search}`,
+        { method, headers },
+        (answer) => answer.pipe(response.writeHead(answer.statusCode ?? 500, answer.headers)),
+      );
+      response.req.pipe(forward);
+    });
+    proxy.listen(0, "127.0.0.1");
+    await once(proxy, "listening");
+    const { port } = proxy.address() as AddressInfo;
+    const registries = { insecure: ["registry.invalid:5000"], proxy: `http://127.0.0.1:${port}` };
+    const { digest } = await push({ reference: "registry.invalid:5000/team/proxied:v1" }, { registries });
+    assert.equal((await manifestOf("team/proxied:v1")).digest, digest);
+    proxy.closeAllConnections();
+    proxy.close();
   });
 
   it("of equal files has the same digest, and sends no layer again", async () => {

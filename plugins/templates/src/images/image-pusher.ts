@@ -107,7 +107,7 @@ export class ImagePusher {
     const directory = join(this.#options.directory(), randomUUID());
     const layout = join(directory, LAYOUT_NAME);
     try {
-      const login = await loginOf(credentials, signal);
+      const login = await loginOf(credentials, { proxy: this.#access.proxy, signal });
       const idleTimeoutMs = settings.images.idleTimeout;
       using client = new RegistryClient({
         access: this.#access,

@@ -1,7 +1,9 @@
+import { lookup as resolveName } from "node:dns/promises";
 import type { LookupFunction } from "node:net";
-import { TargetGuard } from "@coppice/core";
+import { systemClock, TargetGuard, within } from "@coppice/core";
 import type { TemplatesConfig } from "../templates-config.js";
 import type { ImageReference } from "./image-reference.js";
+import { RegistryProxy } from "./registry-proxy.js";
 
 /** A repository, at the registry or at its mirror. */
 export interface Repository {
@@ -15,6 +17,8 @@ export class RegistryRefused extends Error {
   override readonly name = "RegistryRefused";
 }
 
+/** Time for a name that a proxy resolves in any case. */
+const LOOKUP_MS = 3_000;
 const DOCKER_HUB = "registry-1.docker.io";
 
 /**
@@ -25,9 +29,11 @@ export class RegistryAccess {
   readonly #settings: TemplatesConfig["registries"];
   readonly #guard = new TargetGuard([]);
   readonly #private: ReadonlySet<string>;
+  readonly proxy: RegistryProxy;
 
-  constructor(settings: TemplatesConfig["registries"]) {
+  constructor(settings: TemplatesConfig["registries"], environment?: NodeJS.ProcessEnv) {
     this.#settings = settings;
+    this.proxy = new RegistryProxy(settings, environment);
     this.#private = new Set([
       ...settings.private,
       ...Object.values(settings.mirrors).map((mirror) => mirror.replace(/\/.*$/, "")),
@@ -54,20 +60,33 @@ export class RegistryAccess {
   /**
    * Decides on a connection.
    * @param from the repository that a redirect or a realm was found at.
-   * @returns a function for the connection's name lookup; undefined for one without rules.
+   * @returns a function for the connection's name lookup; undefined for one without rules, or through the proxy.
    * @throws RegistryRefused
    */
-  check(url: URL, from: URL): LookupFunction | undefined {
+  async check(url: URL, from: URL): Promise<LookupFunction | undefined> {
     if (url.protocol !== "https:" && (url.protocol !== "http:" || from.protocol !== "http:")) {
       throw new RegistryRefused(`'${from.host}' leads to '${url.protocol}//${url.host}', which is not HTTPS`);
     }
     // A public registry, which its client chooses, has no say over private ones.
     if (this.#private.has(url.host) && this.#private.has(from.host)) return undefined;
     if (!this.#guard.permitsHost(url.hostname)) throw this.#notPublic(url);
+    if (this.proxy.isFor(url)) {
+      await this.#checkName(url);
+      return undefined;
+    }
     return (hostname, options, callback) =>
       this.#guard.lookup(hostname, options, (error, ...found) =>
         callback(error === null ? null : this.#notPublic(url), ...found),
       );
+  }
+
+  /** Refuses a name that is known to be private here; the proxy decides on those that are unknown. */
+  async #checkName(url: URL): Promise<void> {
+    const found = await within(() => resolveName(url.hostname, { all: true }), {
+      clock: systemClock,
+      timeoutMs: LOOKUP_MS,
+    }).catch(() => []);
+    if (!found.every(({ address }) => this.#guard.permits(address))) throw this.#notPublic(url);
   }
 
   #schemeOf(host: string): string {

@@ -1,11 +1,12 @@
-import { Agent as HttpAgent, type IncomingMessage, request as requestHttp } from "node:http";
-import { Agent as HttpsAgent, request as requestHttps } from "node:https";
+import { type IncomingMessage, request as requestHttp } from "node:http";
+import { request as requestHttps } from "node:https";
 import type { Readable } from "node:stream";
 import { pipeline } from "node:stream/promises";
 import { z } from "zod";
 import { type RegistryAccess, RegistryRefused, type Repository } from "./registry-access.js";
 import type { RegistryLogin } from "./registry-login.js";
 import { readBounded } from "./read-bounded.js";
+import type { Agents } from "./registry-proxy.js";
 
 export interface RegistryClientOptions {
   readonly access: RegistryAccess;
@@ -37,7 +38,6 @@ const MANIFEST_TYPES = [
   "application/vnd.docker.distribution.manifest.v2+json",
 ].join(", ");
 const MOST_REDIRECTS = 5;
-const MOST_CONNECTIONS = 8;
 const TOKEN_BYTES = 64 * 1024;
 
 const tokenAnswer = z
@@ -50,14 +50,12 @@ const tokenAnswer = z
  */
 export class RegistryClient implements Disposable {
   readonly #options: RegistryClientOptions;
-  readonly #agents = {
-    "http:": new HttpAgent({ keepAlive: true, maxSockets: MOST_CONNECTIONS }),
-    "https:": new HttpsAgent({ keepAlive: true, maxSockets: MOST_CONNECTIONS }),
-  };
+  readonly #agents: Agents;
   #authorization: Promise<string | undefined> = Promise.resolve(undefined);
 
   constructor(options: RegistryClientOptions) {
     this.#options = options;
+    this.#agents = options.access.proxy.open();
   }
 
   /** `https://registry.example.com/v2/library/debian/` */
@@ -88,7 +86,7 @@ export class RegistryClient implements Disposable {
   }
 
   [Symbol.dispose](): void {
-    for (const agent of Object.values(this.#agents)) agent.destroy();
+    this.#agents[Symbol.dispose]();
   }
 
   async #follow(request: RegistryRequest, authorization: string | undefined): Promise<RegistryAnswer> {
@@ -151,7 +149,8 @@ export class RegistryClient implements Disposable {
     }: Partial<Pick<RegistryRequest, "method">> & { readonly body?: Readable | undefined } = {},
   ): Promise<RegistryAnswer> {
     const { access, repository, idleTimeoutMs, signal } = this.#options;
-    const lookup = access.check(url, repository.url);
+    const lookup = await access.check(url, repository.url);
+    signal.throwIfAborted();
     const { promise, resolve, reject } = Promise.withResolvers<RegistryAnswer>();
     const isHttps = url.protocol === "https:";
     let answered: IncomingMessage | undefined;
@@ -161,7 +160,7 @@ export class RegistryClient implements Disposable {
         method,
         headers: { "user-agent": "coppice", ...headers },
         // A body cannot be sent again where a kept connection has just been closed.
-        agent: body === undefined && this.#agents[isHttps ? "https:" : "http:"],
+        agent: this.#agents.of(url, body !== undefined),
         timeout: idleTimeoutMs,
         signal,
         ...(lookup && { lookup }),
@@ -176,7 +175,10 @@ export class RegistryClient implements Disposable {
       const error = new Error(`'${url.host}' has been silent for too long`);
       (answered ?? request).destroy(error);
     });
-    request.on("error", (error) => reject(signal.aborted ? (signal.reason as Error) : error));
+    request.on("error", (error) => {
+      if (signal.aborted) reject(signal.reason as Error);
+      else reject(access.proxy.isFor(url) ? ofProxy(error, url) : error);
+    });
     // Without an answer or an error: it has tried to change the protocol.
     request.on("close", () => reject(new Error(`'${url.host}' does not speak HTTP`)));
     if (body === undefined) request.end();
@@ -189,4 +191,13 @@ export class RegistryClient implements Disposable {
 function urlOf(text: string, base: URL): URL {
   if (!URL.canParse(text, base.href)) throw new RegistryRefused(`'${base.host}' leads to an invalid address`);
   return new URL(text, base);
+}
+
+/** The failure of a request through the proxy, without the proxy's address, which is no client's business. */
+function ofProxy(error: NodeJS.ErrnoException, { host }: URL): Error {
+  const [, status] = /: HTTP\/\d\.\d (\d{3})/.exec(error.message) ?? [];
+  if (error.code === "ERR_PROXY_TUNNEL" && status !== undefined)
+    return new Error(`the proxy of this server answered ${status} for '${host}'`, { cause: error });
+  if (error.syscall === undefined) return error;
+  return new Error(`the proxy of this server cannot be reached (${error.code})`, { cause: error });
 }

@@ -1,8 +1,11 @@
 import assert from "node:assert/strict";
 import { it } from "node:test";
 import { loginOf, signAws } from "./registry-login.js";
+import { RegistryProxy } from "./registry-proxy.js";
 
-const signal = new AbortController().signal;
+const { signal } = new AbortController();
+const proxy = new RegistryProxy({ proxy: "none", private: [] });
+const options = { proxy, signal };
 
 it("a request is signed as in the test suite of AWS", () => {
   const request = {
@@ -28,19 +31,22 @@ it("credentials of each kind become an account", async (t) => {
     return Response.json({ authorizationData: [{ authorizationToken }] });
   });
   const aws = { type: "aws", awsAccessKeyId: "id", awsSecretAccessKey: "secret" } as const;
-  assert.equal(await loginOf(undefined, signal), undefined);
-  assert.equal(await loginOf({ type: "registry", username: "", password: "" }, signal), undefined);
-  assert.deepEqual(await loginOf({ type: "gcp", serviceAccountJson: "{}" }, signal), {
+  assert.equal(await loginOf(undefined, options), undefined);
+  assert.equal(await loginOf({ type: "registry", username: "", password: "" }, options), undefined);
+  assert.deepEqual(await loginOf({ type: "gcp", serviceAccountJson: "{}" }, options), {
     username: "_json_key",
     password: "{}",
   });
-  assert.deepEqual(await loginOf({ ...aws, awsRegion: "eu-central-1" }, signal), {
+  assert.deepEqual(await loginOf({ ...aws, awsRegion: "eu-central-1" }, options), {
     username: "AWS",
     password: "a token",
   });
   assert.equal(requests[0]?.url, "https://api.ecr.eu-central-1.amazonaws.com/");
   for (const awsRegion of ["", "evil.example/", "us-east-1.evil.example", "127.0.0.1:80/"]) {
-    await assert.rejects(loginOf({ ...aws, awsRegion }, signal), /^BuildFailure: access denied .*no region$/);
+    await assert.rejects(
+      loginOf({ ...aws, awsRegion }, options),
+      /^BuildFailure: access denied .*no region$/,
+    );
   }
   assert.equal(requests.length, 1);
 });
@@ -54,11 +60,11 @@ it("a refusal of AWS is a failure of the build", async (t) => {
   } as const;
   const { mock } = t.mock.method(globalThis, "fetch", async () => new Response("{}", { status: 400 }));
   const denied = /^BuildFailure: access denied to the registry of AWS in 'us-east-1': /;
-  await assert.rejects(loginOf(credentials, signal), denied);
+  await assert.rejects(loginOf(credentials, options), denied);
   mock.mockImplementation(async () => new Response("no JSON"));
-  await assert.rejects(loginOf(credentials, signal), denied);
+  await assert.rejects(loginOf(credentials, options), denied);
   mock.mockImplementation(async () => Promise.reject(new Error("unreachable")));
-  await assert.rejects(loginOf(credentials, signal), denied);
+  await assert.rejects(loginOf(credentials, options), denied);
   const abandoned = AbortSignal.abort(new Error("given up"));
-  await assert.rejects(loginOf(credentials, abandoned), /^Error: given up$/);
+  await assert.rejects(loginOf(credentials, { ...options, signal: abandoned }), /^Error: given up$/);
 });

@@ -2,6 +2,7 @@ import { createHash, createHmac } from "node:crypto";
 import { z } from "zod";
 import { BuildFailure } from "../model/build-failure.js";
 import type { RegistryCredentials } from "../model/registry-credentials.js";
+import type { RegistryProxy } from "./registry-proxy.js";
 
 /** An account of a registry. */
 export interface RegistryLogin {
@@ -33,7 +34,7 @@ const ecrAnswer = z.object({
  */
 export async function loginOf(
   credentials: RegistryCredentials | undefined,
-  signal: AbortSignal,
+  { proxy, signal }: { readonly proxy: RegistryProxy; readonly signal: AbortSignal },
 ): Promise<RegistryLogin | undefined> {
   switch (credentials?.type) {
     case undefined:
@@ -43,12 +44,13 @@ export async function loginOf(
     case "gcp":
       return { username: "_json_key", password: credentials.serviceAccountJson };
     case "aws":
-      return ecrLogin(credentials, signal);
+      return ecrLogin(credentials, proxy, signal);
   }
 }
 
 async function ecrLogin(
   { awsAccessKeyId, awsSecretAccessKey, awsRegion }: RegistryCredentials & { type: "aws" },
+  proxy: RegistryProxy,
   signal: AbortSignal,
 ): Promise<RegistryLogin> {
   const refuse = (reason: string, cause?: unknown): BuildFailure =>
@@ -66,16 +68,17 @@ async function ecrLogin(
     service: "ecr",
     region: awsRegion,
   };
-  const answer = await fetch(`https://${host}/`, {
-    method: request.method,
-    headers: signAws(request, { id: awsAccessKeyId, secret: awsSecretAccessKey }, new Date()),
-    body: request.body,
-    redirect: "error",
-    signal: AbortSignal.any([signal, AbortSignal.timeout(TOKEN_TIMEOUT_MS)]),
-  }).catch((error: unknown) => {
-    signal.throwIfAborted();
-    throw refuse(`'${host}' does not answer`, error);
-  });
+  const answer = await proxy
+    .fetch(`https://${host}/`, {
+      method: request.method,
+      headers: signAws(request, { id: awsAccessKeyId, secret: awsSecretAccessKey }, new Date()),
+      body: request.body,
+      signal: AbortSignal.any([signal, AbortSignal.timeout(TOKEN_TIMEOUT_MS)]),
+    })
+    .catch((error: unknown) => {
+      signal.throwIfAborted();
+      throw refuse(`'${host}' does not answer`, error);
+    });
   if (!answer.ok) {
     await answer.body?.cancel();
     throw refuse(`its credentials were answered with ${answer.status}`);

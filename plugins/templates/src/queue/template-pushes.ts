@@ -25,7 +25,7 @@ export interface TemplatePushesOptions {
   readonly store: () => TemplatesStore;
   readonly catalog: Catalog;
   readonly keeper: ImageKeeper;
-  readonly settings: Pick<TemplatesConfig, "buildTimeout" | "images">;
+  readonly settings: Pick<TemplatesConfig, "buildTimeout" | "images" | "maxConcurrentPushes">;
   readonly clock: Clock;
   readonly log: Logger;
 }
@@ -56,14 +56,24 @@ const OTHER_BYTES = 1024;
 /** Pushes built templates, and snapshots of their sandboxes, to registries. */
 export class TemplatePushes {
   readonly #options: TemplatePushesOptions;
+  /** Number of pushes by tenant. */
+  readonly #running = new Map<string, number>();
 
   constructor(options: TemplatePushesOptions) {
     this.#options = options;
   }
 
-  /** @throws SandboxError not_found, permission_denied, invalid_argument, failed_precondition */
+  /**
+   * @throws SandboxError not_found, permission_denied, invalid_argument, failed_precondition, push_limit_reached for a
+   * tenant whose other pushes have not ended
+   */
   prepare({ tenant, source: wanted, target }: WantedPush): PreparedPush {
     const { pusher, backends, keeper, settings, clock, log } = this.#options;
+    const running = this.#running;
+    if ((running.get(tenant) ?? 0) >= settings.maxConcurrentPushes) {
+      const text = `you have reached the maximum number of concurrent pushes (${settings.maxConcurrentPushes}). Wait for one of them to end`;
+      throw new SandboxError("push_limit_reached", text);
+    }
     const source =
       "template" in wanted
         ? this.#template(wanted.template, tenant)
@@ -85,6 +95,14 @@ export class TemplatePushes {
     }
     return {
       async run(report, signal) {
+        running.set(tenant, (running.get(tenant) ?? 0) + 1);
+        using _count = {
+          [Symbol.dispose]: () => {
+            const left = (running.get(tenant) ?? 1) - 1;
+            if (left === 0) running.delete(tenant);
+            else running.set(tenant, left);
+          },
+        };
         using layers = keeper.layersOf(tenant, source.backend);
         layers.hold(source.image);
         const aborting = new AbortController();
