@@ -8,6 +8,7 @@ import { DEFAULT_USER } from "./base-phase.js";
 import type { BuildTools, Progress } from "./build-tools.js";
 import { commandEnvironment } from "../guest/context-command.js";
 import { failureText, runScript } from "../guest/guest-run.js";
+import { makeWorkdir } from "../guest/make-directory.js";
 import { listContents } from "./image-contents.js";
 import { baseKey } from "./layer-key.js";
 import { runStartCommand } from "./start-command-run.js";
@@ -56,6 +57,12 @@ export async function finalize(before: Progress, tools: BuildTools): Promise<Pro
       throw new BuildFailure(`configuration script failed: ${failureText(settled)}`, "finalize");
     }
     let start = startOf(below, tools);
+    // A step may have removed it, and the label of an image may name one that the image has not.
+    for (const { user, workdir: path } of [below.context, ...(start === undefined ? [] : [start])]) {
+      if (path === undefined) continue;
+      await requireUser(sandbox, user);
+      await makeWorkdir(sandbox, { path, user, signal });
+    }
     if (start !== undefined) {
       const ports = await runStartCommand(sandbox, start, {
         templateId: request.templateId,

@@ -77,6 +77,23 @@ describe("building a template", { skip: WITHOUT_BUILDS, timeout: 240_000, concur
       user: "user",
       workdir: undefined,
     });
+    const [away, own] = ["/srv/not/there", "/home/user/own"];
+    const moved = imageSettingsOf({
+      ...template,
+      user: "user",
+      workdir: away,
+      start: { ...start, workdir: own },
+    });
+    const elsewhere = await host.addImage("moved", [], { config: moved });
+    const made = await host.build({ base: { ...base, reference: elsewhere }, restore: { limits: true } });
+    const owners = `stat -c '%U %F' ${away} /srv/not ${own}`;
+    assert.equal(await host.run(made.result, owners), "user directory\nuser directory\nroot directory\n");
+    const onFile = imageSettingsOf({ ...template, workdir: "/etc/passwd/below", start: undefined });
+    const blocked = await host.addImage("blocked", [], { config: onFile });
+    await assert.rejects(
+      host.build({ base: { ...base, reference: blocked }, restore: { limits: true } }),
+      /failed to create workdir: /,
+    );
     const broken = imageSettingsOf({ ...template, user: "nobody-there", start: undefined });
     const other = await host.addImage("broken", [], { config: broken });
     await assert.rejects(

@@ -1,3 +1,4 @@
+import { posix } from "node:path";
 import { parseJson } from "@coppice/core";
 import { z } from "zod";
 import type { BuildContext, BuildResult } from "./build-context.js";
@@ -31,7 +32,7 @@ const variables = z.custom<Readonly<Record<string, string>>>(
 );
 const context = {
   user: text.min(1),
-  workdir: text.optional().transform((value) => value),
+  workdir: text.optional().transform((value) => (value === undefined ? value : posix.resolve("/", value))),
   environment: variables,
 };
 const positive = z.int().positive();
