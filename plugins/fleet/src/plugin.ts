@@ -35,6 +35,7 @@ import { fleetRemove } from "./verbs/fleet-remove.js";
 import { fleetStatus } from "./verbs/fleet-status.js";
 
 const PACKAGE = new URL("../package.json", import.meta.url);
+const heldName = z.object({ kind: z.string(), reference: z.string(), tenant: z.string() });
 const IDENTITY = "identity";
 
 /** Several servers as one: each has its own sandboxes, and passes requests for those of the others on to them. */
@@ -137,6 +138,7 @@ export const plugin = definePlugin({
       requireMember,
       tls: config.ca === undefined ? {} : { ca: readFileSync(config.ca, "utf8") },
       connectMs,
+      clock,
       gatherMs: config.gatherTimeout,
       maxLookups,
     });
@@ -172,6 +174,9 @@ export const plugin = definePlugin({
     asked.post("/offers", async (ctx) => {
       const wanted = await readJsonBody(ctx.req, z.looseObject({ template: z.string(), owner: z.string() }));
       ctx.body = ownOffer(wanted as unknown as CreateSandbox, sandboxes);
+    });
+    context.http(config.listener).post("/holdings", async (ctx) => {
+      ctx.body = { isHere: peers.has(await readJsonBody(ctx.req, heldName)) };
     });
     context.health("fleet", async () => requireMember());
   },

@@ -75,9 +75,9 @@ export const plugin = definePlugin({
     mountStateChanges(router, context.http("api"), services);
     mountReads(router, services);
     mountSnapshots(router, services);
-    mountVolumes(router, { volumes, domain, maxBody: config.maxBody });
+    mountVolumes(router, { volumes, domain, maxBody: config.maxBody, peers });
     // Its clients present the volume's token where those of `api` have a key: it needs its own listener.
     context.guard("volumes", volumeGuard(volumes));
-    mountVolumeContents(context.http("volumes", { errors: "e2b" }), { volumes, ...config });
+    mountVolumeContents(context.http("volumes", { errors: "e2b" }), { volumes, peers, ...config });
   },
 });

@@ -5,6 +5,7 @@ import {
   definePlugin,
   Greeting,
   openedAtStart,
+  Peers,
   type Plugin,
   type PluginContext,
   Sandboxes,
@@ -87,6 +88,7 @@ export function templatesPlugin(makeImaging: (services: BuilderServices) => Imag
       backends: Backends,
       clock: Clock,
       greeting: Greeting,
+      peers: Peers,
       sandboxes: Sandboxes,
       snapshots: Snapshots,
       startups: Startups,
@@ -109,7 +111,9 @@ export function templatesPlugin(makeImaging: (services: BuilderServices) => Imag
         fsck: templateFsck,
       },
     },
-    async setup(context, { backends, clock, greeting, sandboxes, snapshots, startups, templates, commands }) {
+    async setup(context, services) {
+      const { backends, clock, greeting, peers, sandboxes, snapshots, startups, templates, commands } =
+        services;
       const { config, log } = context;
       const file = openedAtStart(() => new TemplatesStore(context.dataDir()));
       const store = file.get;
@@ -202,7 +206,7 @@ export function templatesPlugin(makeImaging: (services: BuilderServices) => Imag
         clock,
         log,
       });
-      const services: ApiServices = {
+      const api: ApiServices = {
         config,
         clock,
         log,
@@ -210,6 +214,7 @@ export function templatesPlugin(makeImaging: (services: BuilderServices) => Imag
         sandboxes,
         snapshots,
         templates,
+        peers,
         store,
         catalog,
         requests,
@@ -221,13 +226,13 @@ export function templatesPlugin(makeImaging: (services: BuilderServices) => Imag
       };
       const router = context.http("api", { errors: "e2b" });
       // Before the routes of one template, which would take the words for ids.
-      mountTags(router, services);
-      mountPushes(router, services);
-      mountTemplates(router, services);
-      mountBuilds(router, services);
-      mountUploadLinks(router, services);
+      mountTags(router, api);
+      mountPushes(router, api);
+      mountTemplates(router, api);
+      mountBuilds(router, api);
+      mountUploadLinks(router, api);
       const uploadRouter = context.http("api", { errors: "e2b", guard: uploadGuard(tickets, clock) });
-      mountUploads(uploadRouter, services);
+      mountUploads(uploadRouter, api);
     },
   });
 }

@@ -7,6 +7,8 @@ import type { EndedSandbox } from "../../sandbox/ledger/ledger.js";
 import type { Principal } from "../surfaces/principal.js";
 import { keepBody } from "../messages/json-body.js";
 import type { Peer } from "../surfaces/peer.js";
+import { HeldElsewhere, type HeldName, type Holding, Holdings } from "./holdings.js";
+import { tenantOf } from "../surfaces/tenant-of.js";
 import { type RequestCarrier, requestOf, type SurfaceRequest } from "../surfaces/surface-request.js";
 
 /** What another server has told of a request that it passes on. */
@@ -37,6 +39,11 @@ export interface PeerFinder {
   endOf(id: SandboxId): EndedSandbox | undefined;
   /** Sends a GET request to all other servers. */
   gather(request: SurfaceRequest): Promise<Gathered>;
+  /**
+   * The name of another server that has something; undefined when all have answered that they do not.
+   * @throws SandboxError when no server has it and one did not answer.
+   */
+  holderOf(held: HeldName, signal: AbortSignal): Promise<string | undefined>;
 }
 
 /** The answers of all other servers to one request. */
@@ -53,6 +60,15 @@ export interface Peers {
   use(finder: PeerFinder): void;
   /** What all other servers answer to a GET request; nothing for one that another server has passed on. */
   gather(carrier: RequestCarrier): Promise<Gathered>;
+  /** Adds a kind of things that requests name: those for another server's are passed on to it. */
+  hold(holding: Holding): void;
+  /** True when this server has something. */
+  has(held: HeldName): boolean;
+  /**
+   * Returns unless another server has what the body of a request names.
+   * @throws HeldElsewhere, which is for the surface; SandboxError while that cannot be told.
+   */
+  requireHere(carrier: RequestCarrier, held: Pick<HeldName, "kind" | "reference">): Promise<void>;
 }
 
 const NOTHING: Gathered = { answers: [], unreached: [] };
@@ -62,6 +78,7 @@ export const Peers = createToken<Peers>("peers");
 /** The finder of this server, if it has one. */
 export class KnownPeers implements Peers {
   #finder: PeerFinder | undefined;
+  readonly #holdings = new Holdings();
 
   use(finder: PeerFinder): void {
     if (this.#finder !== undefined) throw new Error("another plugin knows the peers of this server");
@@ -100,10 +117,37 @@ export class KnownPeers implements Peers {
     return request.isPassedOn ? NOTHING : (this.#finder?.gather(request) ?? NOTHING);
   }
 
+  hold(holding: Holding): void {
+    this.#holdings.add(holding);
+  }
+
+  has(held: HeldName): boolean {
+    return this.#holdings.has(held);
+  }
+
+  /** The server that has what the path of a request names; undefined when this one has it, or none. @throws SandboxError */
+  async holderOf(request: SurfaceRequest): Promise<Peer | undefined> {
+    if (this.#finder === undefined || request.isPassedOn) return undefined;
+    const held = this.#holdings.namedBy(request);
+    const server = held && (await this.#holder(held, request));
+    return server === undefined ? undefined : this.#finder.named(server);
+  }
+
+  async requireHere(carrier: RequestCarrier, held: Pick<HeldName, "kind" | "reference">): Promise<void> {
+    const request = requestOf(carrier);
+    const server = await this.#holder({ ...held, tenant: tenantOf(request) }, request);
+    if (server !== undefined) throw new HeldElsewhere(server);
+  }
+
+  async #holder(held: HeldName, { isPassedOn, signal }: SurfaceRequest): Promise<string | undefined> {
+    return isPassedOn || this.has(held) ? undefined : this.#finder?.holderOf(held, signal);
+  }
+
   /** The server that a request is for, by the error that it ended with here; undefined when that is its answer. */
   async ofError(error: unknown, { isPassedOn }: SurfaceRequest): Promise<Peer | undefined> {
     if (isPassedOn) return undefined;
-    if (error instanceof CreatedElsewhere) return this.#finder?.named(error.server);
+    if (error instanceof CreatedElsewhere || error instanceof HeldElsewhere)
+      return this.#finder?.named(error.server);
     return error instanceof UnknownSandbox ? this.find(error.sandboxId) : undefined;
   }
 }

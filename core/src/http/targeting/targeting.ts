@@ -19,7 +19,7 @@ export interface TargetingOptions {
   /** How a sandbox of any server ended. */
   readonly endOf: Sandboxes["endOf"];
   readonly surfaces: Pick<Surfaces, "claimPort">;
-  readonly peers: Pick<KnownPeers, "find" | "search">;
+  readonly peers: Pick<KnownPeers, "find" | "search" | "holderOf">;
 }
 
 export class Targeting implements Targets {
@@ -101,12 +101,12 @@ export class Targeting implements Targets {
     return undefined;
   }
 
-  /** The server that has the sandbox of an authorized request to an API; undefined when this one has it, or none. */
-  async peerOf({ url, target, isPassedOn }: SurfaceRequest): Promise<Peer | undefined> {
-    const id = target === undefined && !isPassedOn ? sandboxInPath(url.pathname) : undefined;
-    return id === undefined || this.#options.sandboxes.find(id) !== undefined
-      ? undefined
-      : this.#options.peers.find(id);
+  /** The server that has what an authorized request to an API is about; undefined when this one has it, or none. */
+  async peerOf(request: SurfaceRequest): Promise<Peer | undefined> {
+    if (request.target !== undefined || request.isPassedOn) return undefined;
+    const id = sandboxInPath(request.url.pathname);
+    if (id === undefined) return this.#options.peers.holderOf(request);
+    return this.#options.sandboxes.find(id) === undefined ? this.#options.peers.find(id) : undefined;
   }
 
   #targetAt({ sandboxId, port }: Address): Target | undefined {

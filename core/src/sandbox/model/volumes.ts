@@ -29,6 +29,8 @@ export interface CreateVolume {
 export interface Volumes {
   /** The volumes of one tenant; those of others are unknown to it. */
   of(tenant: string): TenantVolumes;
+  /** True for a volume of any tenant, until it is removed. */
+  knows(id: VolumeId): boolean;
   /** @throws SandboxError unauthenticated, with one message for a wrong token and for an unknown volume. */
   requireToken(id: VolumeId, token: string): void;
   /**

@@ -39,6 +39,10 @@ export class VolumeRegistry implements Volumes {
     };
   }
 
+  knows(id: VolumeId): boolean {
+    return this.#records.get(id)?.state === "ready";
+  }
+
   requireToken(id: VolumeId, token: string): void {
     this.#withToken(id, token);
   }

@@ -2,14 +2,17 @@ import { type IncomingMessage, Agent as HttpAgent } from "node:http";
 import { Agent as HttpsAgent } from "node:https";
 import {
   type Arrival,
+  type Clock,
   type EndedSandbox,
   type Gathered,
+  type HeldName,
   type Peer,
   type PeerFinder,
   SandboxError,
   type SandboxId,
   type SurfaceRequest,
 } from "@coppice/core";
+import { z } from "zod";
 import type { NodeRecord } from "../membership/node-record.js";
 import { type FleetSandbox, SANDBOXES, sandboxOf } from "../records/fleet-sandbox.js";
 import type { FleetStore } from "../store/fleet-store.js";
@@ -17,6 +20,11 @@ import type { KeyView } from "../store/key-view.js";
 import { type Search, searchAnswer } from "./search.js";
 import { takeArrival } from "./fleet-headers.js";
 import { HttpPeer, type PeerConnections } from "./http-peer.js";
+
+const heldAnswer = z.object({ isHere: z.boolean() });
+/** How long a server is asked at once that had something: clients that wait for a build ask often. */
+const KNOWN_MS = 5000;
+const MOST_KNOWN = 10_000;
 
 export interface FleetPeersOptions {
   /** Name of the listener for other servers. */
@@ -30,6 +38,7 @@ export interface FleetPeersOptions {
   readonly requireMember: () => void;
   readonly tls: { readonly ca?: string };
   readonly connectMs: number;
+  readonly clock: Clock;
   /** Time for the answer of all servers to one request. */
   readonly gatherMs: number;
   /** Most look-ups of unknown ids at one time. */
@@ -43,6 +52,8 @@ export class FleetPeers implements PeerFinder {
   readonly #connections: PeerConnections;
   /** By name, those that requests were passed on to. */
   readonly #peers = new Map<string, HttpPeer>();
+  /** Servers that had something a moment ago, by kind, tenant and name. */
+  readonly #holders = new Map<string, { readonly server: string; readonly untilMs: number }>();
   #lookups = 0;
 
   constructor(options: FleetPeersOptions) {
@@ -148,6 +159,28 @@ export class FleetPeers implements PeerFinder {
     return { answers: answers.flat(), unreached };
   }
 
+  async holderOf(held: HeldName, client: AbortSignal): Promise<string | undefined> {
+    const { node: own, nodes, gatherMs, clock, maxLookups } = this.#options;
+    const name = JSON.stringify([held.kind, held.tenant, held.reference]);
+    const known = this.#holders.get(name);
+    if (known !== undefined && known.untilMs > clock.now() && nodes.get(known.server) !== undefined)
+      return known.server;
+    if (this.#lookups >= maxLookups)
+      throw new SandboxError("fleet_unavailable", "too many look-ups, please retry");
+    this.#lookups += 1;
+    try {
+      const signal = AbortSignal.any([client, AbortSignal.timeout(gatherMs)]);
+      const asked = [...nodes.entries()].flatMap(([server]) =>
+        server === own ? [] : [this.#ask(server, held, signal)],
+      );
+      const server = await firstFound(asked);
+      if (server !== undefined) this.#remember(name, server);
+      return server;
+    } finally {
+      this.#lookups -= 1;
+    }
+  }
+
   /** Ends what is under way with a server that left its place, or took it again. */
   forget(node: string): void {
     this.#peers.get(node)?.end();
@@ -157,6 +190,28 @@ export class FleetPeers implements PeerFinder {
   close(): void {
     this.#connections.http.destroy();
     this.#connections.https.destroy();
+  }
+
+  /** @returns the server's name if it has something. @throws SandboxError when it does not say so */
+  async #ask(server: string, held: HeldName, signal: AbortSignal): Promise<string | undefined> {
+    try {
+      const { isHere } = heldAnswer.parse(await this.named(server).ask("/holdings", held, signal));
+      return isHere ? server : undefined;
+    } catch (cause) {
+      const text = `server '${server}' of the fleet did not say whether it has this, please retry`;
+      throw new SandboxError("fleet_unavailable", text, { cause });
+    }
+  }
+
+  #remember(name: string, server: string): void {
+    const { clock } = this.#options;
+    this.#holders.delete(name);
+    this.#holders.set(name, { server, untilMs: clock.now() + KNOWN_MS });
+    // The oldest first.
+    for (const [old, { untilMs }] of this.#holders) {
+      if (untilMs > clock.now() && this.#holders.size <= MOST_KNOWN) return;
+      this.#holders.delete(old);
+    }
   }
 
   /** One that was made a moment ago may not be in the map yet. */
@@ -176,5 +231,20 @@ export class FleetPeers implements PeerFinder {
     } finally {
       this.#lookups -= 1;
     }
+  }
+}
+
+/** The first that is found. @throws the first failure when none is */
+async function firstFound(asked: readonly Promise<string | undefined>[]): Promise<string | undefined> {
+  const require = async (one: Promise<string | undefined>): Promise<string> => {
+    const found = await one;
+    if (found === undefined) throw new Error("not there");
+    return found;
+  };
+  try {
+    return await Promise.any(asked.map(require));
+  } catch {
+    for (const one of asked) await one;
+    return undefined;
   }
 }

@@ -1,4 +1,4 @@
-import type { Gathered } from "@coppice/core";
+import { type Gathered, mergedPage } from "@coppice/core";
 import { z } from "zod";
 import { comparePositions, formatCursor, type ListPosition } from "../bodies/list-cursor.js";
 import type { ListPage, ListQuery } from "./list.js";
@@ -20,19 +20,15 @@ export function wholePage(
   { order, limit }: Pick<ListQuery, "order" | "limit">,
 ): WholePage {
   const direction = order === "asc" ? 1 : -1;
-  const all = answers
-    .flatMap(({ body }) => z.array(listed).parse(body))
-    .concat(bodies)
-    .toSorted((a, b) => direction * comparePositions(positionOf(a), positionOf(b)));
-  const page = all.slice(0, limit);
-  const last = page.at(-1);
-  const hasMore =
-    all.length > page.length ||
-    nextToken !== undefined ||
-    answers.some(({ headers }) => headers["x-next-token"] !== undefined);
+  const others = answers.flatMap(({ body }) => z.array(listed).parse(body));
+  const page = mergedPage({ entries: bodies, nextToken }, answers, others, {
+    limit,
+    compare: (a, b) => direction * comparePositions(positionOf(a), positionOf(b)),
+    tokenOf: (last) => formatCursor(positionOf(last), order),
+  });
   return {
-    bodies: page,
-    nextToken: hasMore && last !== undefined ? formatCursor(positionOf(last), order) : undefined,
+    bodies: page.entries,
+    nextToken: page.nextToken,
     totalRunning:
       totalRunning === undefined
         ? undefined

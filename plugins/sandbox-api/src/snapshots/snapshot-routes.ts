@@ -1,5 +1,7 @@
 import {
   firstPage,
+  gatherAnswers,
+  mergedPage,
   type Page,
   pageFields,
   parseInput,
@@ -15,13 +17,16 @@ import { comparePositions, formatCursor, type ListPosition, parseCursor } from "
 import type { ApiServices } from "../sandboxes/api-services.js";
 
 const takeBody = z.object({ name: z.string().min(1).max(256).nullish() });
+/** One snapshot as another server wrote it, with its place in the list. */
+const listed = z.looseObject({ id: z.string(), takenAtMs: z.number() });
+
 const listQuery = z.object({
   ...pageFields,
   sandboxID: z.string().default(""),
   name: z.string().default(""),
 });
 
-export function mountSnapshots(router: Router, { config, sandboxes, snapshots }: ApiServices): void {
+export function mountSnapshots(router: Router, { config, sandboxes, snapshots, peers }: ApiServices): void {
   router.post("/sandboxes/:id/snapshots", async (ctx) => {
     const id = parseSandboxId(ctx.params["id"]);
     sandboxes(ctx).get(id);
@@ -30,16 +35,33 @@ export function mountSnapshots(router: Router, { config, sandboxes, snapshots }:
     ctx.status = 201;
   });
 
-  router.get("/snapshots", (ctx) => {
-    const page = listSnapshots(snapshots(ctx), requestOf(ctx).url.searchParams);
+  router.get("/snapshots", async (ctx) => {
+    const { url, isPassedOn } = requestOf(ctx);
+    const query = parseInput(listQuery, Object.fromEntries(url.searchParams));
+    const found = listSnapshots(snapshots(ctx), query);
+    const entries = found.entries.map((one) => ({
+      id: one.id,
+      takenAtMs: one.takenAtMs,
+      ...snapshotBody(one),
+    }));
+    const answers = await gatherAnswers(ctx, peers);
+    const others = answers.flatMap(({ body }) => z.array(listed).parse(body));
+    const page = mergedPage<z.infer<typeof listed>>({ ...found, entries }, answers, others, {
+      limit: query.limit,
+      compare: (a, b) => comparePositions(positionOf(b), positionOf(a)),
+      tokenOf: (last) => formatCursor(positionOf(last), "desc"),
+    });
     if (page.nextToken !== undefined) ctx.set("X-Next-Token", page.nextToken);
-    ctx.body = page.entries.map(snapshotBody);
+    // Another server puts them in order; clients get no more than E2B tells.
+    ctx.body = isPassedOn ? page.entries : page.entries.map(withoutPlace);
   });
 }
 
 /** The page of `GET /snapshots` that a query asks for. @throws SandboxError invalid_argument */
-function listSnapshots(snapshots: TenantSnapshots, query: URLSearchParams): Page<SnapshotRecord> {
-  const { limit, nextToken, sandboxID, name } = parseInput(listQuery, Object.fromEntries(query));
+function listSnapshots(
+  snapshots: TenantSnapshots,
+  { limit, nextToken, sandboxID, name }: z.infer<typeof listQuery>,
+): Page<SnapshotRecord> {
   const [sandboxId] = sandboxID.split("-");
   const after = nextToken === "" ? undefined : parseCursor(nextToken, "desc");
   const named = name === "" ? undefined : snapshots.find(name);
@@ -55,7 +77,7 @@ function listSnapshots(snapshots: TenantSnapshots, query: URLSearchParams): Page
   return firstPage(found, limit, (last) => formatCursor(positionOf(last), "desc"));
 }
 
-function positionOf({ id, takenAtMs }: SnapshotRecord): ListPosition {
+function positionOf({ id, takenAtMs }: Pick<SnapshotRecord, "id" | "takenAtMs">): ListPosition {
   return { id, startedAtMs: takenAtMs };
 }
 
@@ -67,4 +89,8 @@ function snapshotBody({ id, name }: SnapshotRecord) {
     // E2B's clients ask for that with `memory: false`: files are kept, processes are not.
     memory: false,
   };
+}
+
+function withoutPlace({ id: _, takenAtMs: _at, ...body }: z.infer<typeof listed>): object {
+  return body;
 }

@@ -3,6 +3,7 @@ import {
   type Files,
   type Guard,
   HttpError,
+  type Peers,
   type Router,
   readJsonBody,
   requestOf,
@@ -28,12 +29,13 @@ type Context = Parameters<Parameters<Router["get"]>[1]>[0];
 const BEARER = /^bearer +(\S+)$/i;
 const CONTENT = /^\/volumecontent\/([a-z0-9]+)\//;
 
-/** Requires the token of the requested volume. */
+/** Requires the token of the requested volume. That of an unknown one is checked where it is, or refused by its route. */
 export function volumeGuard(volumes: Volumes): Guard {
   return (request) => {
     try {
       const [, id = ""] = CONTENT.exec(request.url.pathname) ?? [];
-      volumes.requireToken(id, tokenOf(request.headers));
+      const token = tokenOf(request.headers);
+      if (volumes.knows(id)) volumes.requireToken(id, token);
     } catch (error) {
       throw toVolumeError(error, request);
     }
@@ -42,13 +44,20 @@ export function volumeGuard(volumes: Volumes): Guard {
 
 export interface VolumeContentRoutesOptions extends Pick<SandboxApiConfig, "maxBody" | "maxVolumeEntries"> {
   readonly volumes: Volumes;
+  readonly peers: Pick<Peers, "hold">;
 }
 
 /** Serves the contents of volumes to bearers of their tokens: E2B's volume API, on its own listener. */
 export function mountVolumeContents(
   router: Router,
-  { volumes, maxBody, maxVolumeEntries }: VolumeContentRoutesOptions,
+  { volumes, peers, maxBody, maxVolumeEntries }: VolumeContentRoutesOptions,
 ): void {
+  peers.hold({
+    kind: "volume-contents",
+    surface: "volumes",
+    inPath: (pathname) => CONTENT.exec(pathname)?.[1],
+    has: (id) => volumes.knows(id),
+  });
   const serve = (
     method: "get" | "patch" | "delete" | "post" | "put",
     path: "path" | "dir" | "file",

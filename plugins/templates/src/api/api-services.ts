@@ -2,6 +2,7 @@ import {
   type Backends,
   type Clock,
   type Logger,
+  type Peers,
   type Router,
   SandboxError,
   type Sandboxes,
@@ -31,6 +32,7 @@ export interface ApiServices {
   readonly sandboxes: Sandboxes;
   readonly snapshots: Snapshots;
   readonly templates: Templates;
+  readonly peers: Peers;
   readonly store: () => TemplatesStore;
   readonly catalog: Catalog;
   readonly requests: BuildRequests;

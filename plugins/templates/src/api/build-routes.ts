@@ -37,7 +37,7 @@ const logsQuery = z.object({
 
 /** Routes by which E2B's clients build templates. */
 export function mountBuilds(router: Router, services: ApiServices): void {
-  const { config, requests, store, queue } = services;
+  const { config, requests, store, queue, peers } = services;
   const start = startBody(config.maxSteps);
 
   router.post("/v3/templates", async (ctx) => {
@@ -45,6 +45,8 @@ export function mountBuilds(router: Router, services: ApiServices): void {
     const body = await readJsonBody(ctx.req, requestBody, { limitBytes: config.maxBody });
     const name = body.name || body.alias;
     if (!name) throw new SandboxError("template_build_invalid", "Name is required");
+    // A template is built where its earlier builds are.
+    await peers.requireHere(ctx, { kind: "template", reference: name });
     const limits = limitsOf(body, { config, backend });
     const tenant = tenantOf(ctx);
     const { template, buildId, tags } = requests.request({

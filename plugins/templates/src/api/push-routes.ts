@@ -30,11 +30,13 @@ const pushBody = z
  * last one with the digest or the error. The push ends with its client.
  */
 export function mountPushes(router: Router, services: ApiServices): void {
-  const { config, pushes } = services;
+  const { config, pushes, peers } = services;
 
   router.post("/templates/push", async (ctx) => {
     const { isOne, ...wanted } = await readJsonBody(ctx.req, pushBody, { limitBytes: config.maxBody });
     if (!isOne) throw new SandboxError("request_invalid", "name either a template or a snapshot");
+    const reference = "template" in wanted.source ? wanted.source.template : wanted.source.snapshot;
+    await peers.requireHere(ctx, { kind: "template", reference });
     const push = pushes.prepare({ tenant: tenantOf(ctx), ...wanted });
     const lines = new PassThrough();
     ctx.type = "application/x-ndjson";

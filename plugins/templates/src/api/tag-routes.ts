@@ -20,13 +20,14 @@ const removeBody = z.object({ name: z.string().max(MAX_NAME), tags });
 
 /** Routes that change the tags of templates. */
 export function mountTags(router: Router, services: ApiServices): void {
-  const { config, clock, catalog, store, templates } = services;
+  const { config, clock, catalog, store, templates, peers } = services;
 
   router.post("/templates/tags", async (ctx) => {
     const body = await readJsonBody(ctx.req, assignBody, { limitBytes: config.maxBody });
     const { name, tag } = parseTarget(body.target);
     const wanted = parseTags(body.tags);
     requireUnconfigured(name, templates);
+    await peers.requireHere(ctx, { kind: "template", reference: name });
     const template = catalog.own(name, tenantOf(ctx));
     const limits = { maxTags: config.maxTags, nowMs: clock.now() };
     const buildId = assignTags(store(), { template, name, tag, tags: wanted }, limits);
@@ -39,6 +40,7 @@ export function mountTags(router: Router, services: ApiServices): void {
     const { name } = parseTarget(body.name);
     const unwanted = parseRemovedTags(body.tags);
     requireUnconfigured(name, templates);
+    await peers.requireHere(ctx, { kind: "template", reference: name });
     store().tags.remove(catalog.own(name, tenantOf(ctx)).id, unwanted);
     ctx.status = 204;
   });

@@ -1,5 +1,6 @@
 import {
   firstPage,
+  gatherAnswers,
   pageFields,
   parseInput,
   parseTemplateReference,
@@ -27,12 +28,14 @@ import {
   configuredTagsBody,
   snapshotTagsBody,
   tagsBody,
-  type TemplateBody,
 } from "./template-body.js";
-import { templatePage } from "./template-page.js";
+import { listedBy, type ListedTemplates, templatePage } from "./template-page.js";
 
 const changeBody = z.object({ public: z.boolean().optional() });
 const buildsQuery = z.object(pageFields);
+
+/** Of one template, in any route; some words have routes of their own. */
+const TEMPLATE = /^(?:\/v2)?\/templates\/(?!(?:tags|push)\/?$|uploads\/)(?:aliases\/(?=[^/]))?([^/]+)/;
 
 /** What a reference stands for: snapshots come first, then the configuration, as in creations of sandboxes. */
 type Found =
@@ -42,15 +45,24 @@ type Found =
 
 /** Routes by which E2B's clients read, publish and delete templates; a snapshot counts as one. */
 export function mountTemplates(router: Router, services: ApiServices): void {
-  const { config, clock, templates, snapshots, catalog, store, queue, keeper } = services;
+  const { config, clock, templates, snapshots, catalog, store, queue, keeper, peers } = services;
   const servedSinceMs = clock.now();
 
-  router.get("/templates", (ctx) => {
-    ctx.body = all(ctx);
+  peers.hold({
+    kind: "template",
+    surface: "api",
+    inPath: (pathname) => TEMPLATE.exec(pathname)?.[1],
+    has,
   });
 
-  router.get("/v2/templates", (ctx) => {
-    const page = templatePage(all(ctx), requestOf(ctx).url.searchParams);
+  router.get("/templates", async (ctx) => {
+    const { configured, built } = all(ctx);
+    ctx.body = [...configured, ...built, ...listedBy(await gatherAnswers(ctx, peers))];
+  });
+
+  router.get("/v2/templates", async (ctx) => {
+    const answers = await gatherAnswers(ctx, peers);
+    const page = templatePage(all(ctx), requestOf(ctx).url.searchParams, answers);
     if (page.nextToken !== undefined) ctx.set("X-Next-Token", page.nextToken);
     ctx.body = page.entries;
   });
@@ -122,8 +134,20 @@ export function mountTemplates(router: Router, services: ApiServices): void {
     ctx.status = 204;
   });
 
+  function has(reference: string, tenant: string): boolean {
+    try {
+      findFor(reference, tenant);
+      return true;
+    } catch (error) {
+      return !(error instanceof SandboxError) || error.reason !== "template_not_found";
+    }
+  }
+
   function find(text: string, carrier: RequestCarrier): Found {
-    const tenant = tenantOf(carrier);
+    return findFor(text, tenantOf(carrier));
+  }
+
+  function findFor(text: string, tenant: string): Found {
     const snapshot = snapshots.of(tenant).find(text);
     if (snapshot !== undefined) return { kind: "snapshot", snapshot };
     const { name } = parseTemplateReference(text);
@@ -134,13 +158,14 @@ export function mountTemplates(router: Router, services: ApiServices): void {
     return { kind: "built", template };
   }
 
-  function all(carrier: RequestCarrier): readonly TemplateBody[] {
-    return [
-      ...templates.all().map((template) => configuredBody(useOf(template, carrier))),
-      ...store()
-        .templates.list(tenantOf(carrier))
-        .map((template) => builtBody(builtOf(template))),
-    ];
+  function all(carrier: RequestCarrier): ListedTemplates {
+    // The server that asks has the same configuration.
+    const configured = requestOf(carrier).isPassedOn ? [] : templates.all();
+    const built = store().templates.list(tenantOf(carrier));
+    return {
+      configured: configured.map((template) => configuredBody(useOf(template, carrier))),
+      built: built.map((template) => builtBody(builtOf(template))),
+    };
   }
 
   function useOf(template: TemplateFacts, carrier: RequestCarrier): ConfiguredTemplate {

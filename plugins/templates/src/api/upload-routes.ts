@@ -34,16 +34,24 @@ export function mountUploadLinks(router: Router, services: ApiServices): void {
   }
 }
 
-/** Lets the bearer of a link upload what it is for. */
+/** Lets the bearer of a link upload what it is for. One that is not of this server is refused by the route. */
 export function uploadGuard(tickets: UploadTickets, clock: Clock): Guard {
   return ({ url }) => {
+    if (!tickets.isOwn(ticketIn(url.pathname))) return undefined;
     const { tenant } = tickets.read(ticketIn(url.pathname), clock.now());
     return { tenant, name: "upload", scopes: new Set(["write"]) };
   };
 }
 
 /** The route of uploads, on a router with `uploadGuard`. */
-export function mountUploads(router: Router, { clock, uploads, tickets }: ApiServices): void {
+export function mountUploads(router: Router, { clock, uploads, tickets, peers }: ApiServices): void {
+  peers.hold({
+    kind: "upload",
+    surface: "api",
+    inPath: (pathname) => (pathname.startsWith("/templates/uploads/") ? ticketIn(pathname) : undefined),
+    has: (ticket) => tickets.isOwn(ticket),
+  });
+
   router.put("/templates/uploads/:ticket", async (ctx) => {
     const permission = tickets.read(ctx.params["ticket"] ?? "", clock.now());
     await uploads.receive(permission, ctx.req);

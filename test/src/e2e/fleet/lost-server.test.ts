@@ -70,6 +70,9 @@ describe("a fleet that loses a server", { skip: reasonWithoutEtcd(), timeout: 24
     return answer.ok ? "there" : `${answer.status} ${body}`;
   };
 
+  const statusOf = async (index: number, path: string): Promise<number> =>
+    (await fetch(urlOf(index) + path, { headers: { "x-api-key": API_KEY } })).status;
+
   it("tells its owner so within the lease, and the server ends what was given up when it is back", async () => {
     const sandbox = await createOn(0);
     const kept = await createOn(1);
@@ -80,7 +83,9 @@ describe("a fleet that loses a server", { skip: reasonWithoutEtcd(), timeout: 24
     const killedAt = performance.now();
     await servers[0]?.ended;
     assert.match(await told(1, sandbox.sandboxId), /^503 .*node0/);
+    assert.equal(await statusOf(1, "/templates/nothing"), 503, "it might be there");
     await eventually("its loss is told", async () => (await told(1, sandbox.sandboxId)).includes(LOST));
+    assert.equal(await statusOf(1, "/templates/nothing"), 404);
     assert.ok(performance.now() - killedAt > LEASE_MS / 2, "it was told before the lease could end");
     assert.equal(await told(1, kept.sandboxId), "there");
     const again = await createOnceOn(1);

@@ -1,4 +1,5 @@
 import { randomBytes } from "node:crypto";
+import { join } from "node:path";
 import type { TestServer } from "@coppice/core/testing";
 import fleet from "@coppice/plugin-fleet";
 import { freePort } from "@coppice/core/testing";
@@ -14,12 +15,23 @@ export interface Fleet extends AsyncDisposable {
 
 export interface FleetOptions extends Omit<FullServerOptions, "more"> {
   readonly count: number;
+  /** Directory of the data of all: `node0` and so on; a temporary one for each when absent. */
+  readonly dataDir?: string;
+  /** Names of listeners beside `api` and `fleet`. */
+  readonly listeners?: readonly string[];
   /** Where their store is: `etcd` or `file`, as in the configuration. */
   readonly store: Readonly<Record<string, unknown>>;
 }
 
 /** Starts servers in this process that are one fleet. */
-export async function startFleet({ count, store, server = {}, ...options }: FleetOptions): Promise<Fleet> {
+export async function startFleet({
+  count,
+  store,
+  dataDir,
+  listeners: names = [],
+  server = {},
+  ...options
+}: FleetOptions): Promise<Fleet> {
   const secret = randomBytes(32).toString("hex");
   const servers: TestServer[] = [];
   const common = { address: "http://127.0.0.1:1", secret, ...store };
@@ -31,10 +43,17 @@ export async function startFleet({ count, store, server = {}, ...options }: Flee
   try {
     for (let index = 0; index < count; index += 1) {
       const port = await freePort();
-      const listeners = { api: { host: "127.0.0.1", port: 0 }, fleet: { host: "127.0.0.1", port } };
+      const listeners = {
+        ...Object.fromEntries(["api", ...names].map((name) => [name, { host: "127.0.0.1", port: 0 }])),
+        fleet: { host: "127.0.0.1", port },
+      };
       const settings = { ...common, node: `node${index}`, address: `http://127.0.0.1:${port}` };
       servers.push(
-        await startFullServer({ ...options, server: { listeners, ...server }, more: [[fleet, settings]] }),
+        await startFullServer({
+          ...options,
+          server: { listeners, ...(dataDir && { dataDir: join(dataDir, settings.node) }), ...server },
+          more: [[fleet, settings]],
+        }),
       );
     }
   } catch (error) {
