@@ -91,6 +91,6 @@ function snapshotBody({ id, name }: SnapshotRecord) {
   };
 }
 
-function withoutPlace({ id: _, takenAtMs: _at, ...body }: z.infer<typeof listed>): object {
-  return body;
+function withoutPlace(one: z.infer<typeof listed>): object {
+  return Object.fromEntries(Object.entries(one).filter(([name]) => !Object.hasOwn(listed.shape, name)));
 }
