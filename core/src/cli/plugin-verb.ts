@@ -27,7 +27,7 @@ export async function pluginVerb(verb: string, [name = "", file = "", ...args]: 
   const { plugin, settings } = owner;
   const actions = plugin.verbs[verb] ?? {};
   const action = Object.hasOwn(actions, name) ? actions[name] : undefined;
-  const usage = `usage:\n${usageOf(verb, actions).join("\n")}\n`;
+  const usage = usageText(verb, action === undefined ? actions : { [name]: action });
   if (action === undefined)
     throw new UsageError(`'${verb}' has no '${name}'${didYouMean(name, Object.keys(actions))}`, usage);
   try {
@@ -83,6 +83,10 @@ function noSuchVerb(verb: string, file: string, plugins: readonly EnabledPlugin[
   const known = plugins.flatMap(({ plugin }) => Object.keys(plugin.verbs));
   const suggestion = didYouMean(verb, known);
   return new UsageError(`neither coppice nor a plugin of ${file} has the verb '${verb}'${suggestion}`);
+}
+
+function usageText(verb: string, actions: Verbs<unknown>[string]): string {
+  return `usage:\n${usageOf(verb, actions).join("\n")}\n`;
 }
 
 function usageOf(verb: string, actions: Verbs<unknown>[string]): readonly string[] {

@@ -11,11 +11,11 @@ import { findTemplate, isForAll, nameOf } from "./find-template.js";
 import { contentsOf } from "./template-contents.js";
 
 /**
- * Prints all that the server knows about a template, in JSON: its tags, and its builds, the newest first. With
- * `--contents` it prints the packages of the build of a tag instead.
+ * Prints all that the server knows about a template, in JSON: its tags, and its builds, the newest first, or that of a
+ * tag alone. With `--contents` it prints the packages of the build of a tag instead.
  */
 export const templateInspect: VerbAction<TemplatesConfig> = {
-  usage: "<name or id> | <name[:tag]> --contents",
+  usage: "<name[:tag] or id> [--contents]",
   async run({ args, config, dataDir, print }) {
     const { positionals, values } = parseArgs({
       args: [...args],
@@ -30,7 +30,11 @@ export const templateInspect: VerbAction<TemplatesConfig> = {
       for (const line of contentsOf(store, reference)) print(line);
       return 0;
     }
-    const template = findTemplate(store, reference);
+    const [name = "", tag] = reference.split(":");
+    const template = findTemplate(store, name);
+    const tagged = tag === undefined ? undefined : store.builds.tagged(template.id, tag);
+    if (tag !== undefined && tagged === undefined)
+      throw new SandboxError("build_not_found", `no ready build of template '${name}' has the tag '${tag}'`);
     const { id, owner, createdAtMs, updatedAtMs, spawnCount, lastSpawnedAtMs } = template;
     const limit = store.builds.count(id);
     const body = {
@@ -46,7 +50,10 @@ export const templateInspect: VerbAction<TemplatesConfig> = {
         .list(id)
         .map((tag) => ({ name: tag.name, build: tag.buildId, assignedAt: timeOf(tag.assignedAtMs) })),
       lock: await lockBody(store, template, config),
-      builds: store.builds.list(id, { limit, before: Number.MAX_SAFE_INTEGER }).map(buildBody),
+      builds: (tagged === undefined
+        ? store.builds.list(id, { limit, before: Number.MAX_SAFE_INTEGER })
+        : [tagged]
+      ).map(buildBody),
     };
     print(JSON.stringify(body, undefined, 2));
     return 0;

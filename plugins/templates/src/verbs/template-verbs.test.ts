@@ -100,6 +100,12 @@ describe("coppice template", () => {
       ],
     );
     assert.equal(body.tags.length, 1);
+    const ofTag = JSON.parse((await run("inspect", "acme/web:v1")).printed.join("")) as typeof body;
+    assert.deepEqual(
+      ofTag.builds.map(({ id }) => id),
+      [web.buildID],
+    );
+    await assert.rejects(async () => run("inspect", "acme/web:none"), { reason: "build_not_found" });
     const contents = await run("inspect", "acme/web:v1", "--contents");
     assert.deepEqual(contents.printed, ["deb bash 5.2.15-2", "pip numpy 2.4.6"]);
     await assert.rejects(async () => run("inspect", "acme/web", "--contents"), { reason: "build_not_found" });

@@ -135,7 +135,7 @@ plugins:
       [64, /--tenant is letters/, "keys", "create", config, "--tenant", "a b"],
       [64, /--expires is a length of time/, "keys", "create", config, "--expires", "soon"],
       [64, /Unknown option '--nome'/, "keys", "create", config, "--nome", "x"],
-      [64, /name one key/, "keys", "revoke", config],
+      [64, /name one key\nusage:\n {2}coppice keys revoke [^\n]*\n$/, "keys", "revoke", config],
       [64, /--limit is a number/, "audit", "list", config, "--limit", "many"],
       [64, /has the verb 'locks'/, "locks", "create", config],
       [64, /Unknown option '--loud'[^]*usage:\n {2}coppice check /, "check", config, "--loud"],
