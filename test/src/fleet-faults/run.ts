@@ -37,13 +37,19 @@ async function main(args: readonly string[]): Promise<number> {
   const faults: string[] = [];
   const part = Math.ceil(rounds / fleets);
   const runFleet = async (index: number): Promise<void> => {
-    const seed = options.seed + index * part;
-    for (let left = Math.min(part, rounds - index * part); left > 0;) {
-      const own = { ...options, seed: seed + part - left, rounds: left };
-      const report = await runIsolated<RoundsReport>(import.meta.resolve("./run-isolated-rounds.js"), own);
-      done.push(...report.rounds);
-      faults.push(...report.left, ...report.rounds.flatMap(describeViolations));
-      left -= Math.max(1, report.rounds.length);
+    const end = Math.min(options.seed + (index + 1) * part, options.seed + rounds);
+    for (let seed = options.seed + index * part; seed < end;) {
+      const own = { ...options, seed, rounds: end - seed };
+      try {
+        const report = await runIsolated<RoundsReport>(import.meta.resolve("./run-isolated-rounds.js"), own);
+        done.push(...report.rounds);
+        faults.push(...report.left, ...report.rounds.flatMap(describeViolations));
+        // A new fleet goes on where one was given up.
+        seed += report.rounds.length;
+      } catch (error) {
+        faults.push(`rounds from ${seed}: ${String(error)}`);
+        return;
+      }
     }
   };
   await Promise.all(Array.from({ length: fleets }, (_, index) => runFleet(index)));

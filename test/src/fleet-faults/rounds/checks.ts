@@ -81,7 +81,8 @@ async function compare(fleet: FaultedFleet, load: Load): Promise<readonly string
     );
   }
 
-  // What clients were told.
+  // What clients were told, at last by asking again: a kill may have taken effect without an answer.
+  await load.learnEnds();
   for (const id of load.running)
     expect(recorded.has(id), `clients take ${id} for running, ${whose(id, records)}`);
   for (const id of load.ended)

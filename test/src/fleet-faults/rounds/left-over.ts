@@ -8,7 +8,6 @@ import type { Load } from "./load.js";
 export async function leftOver(fleet: FaultedFleet, load: Load): Promise<readonly string[]> {
   const client = new Client(fleet.nodes[0]?.url ?? "");
   for (const { id, isLost } of await fleet.records()) if (!isLost) await client.kill(id);
-  await load.learnEnds();
   const faults = [...(await disagreements(fleet, load))];
   for (const node of fleet.nodes) await node.stop();
   for (const { id, node, isLost } of await fleet.records())

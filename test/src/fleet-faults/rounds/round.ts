@@ -84,7 +84,6 @@ export async function runRound({
 
   violations.push(...(await untilRecovered(fleet)));
   await killUnknown(fleet, load).catch(() => undefined);
-  await load.learnEnds();
   violations.push(...(await disagreements(fleet, load)));
   violations.push(...(await readCounters(fleet, load)));
   violations.push(...history.contradictions());

@@ -87,7 +87,7 @@ export class FleetNode {
   }
 
   /** Starts it, again and again as a supervisor does. @throws Error with its output, when it does not start at all. */
-  async start(timeoutMs = 120_000): Promise<void> {
+  async start(timeoutMs = 600_000): Promise<void> {
     const deadline = performance.now() + timeoutMs;
     this.#isWanted = true;
     for (;;) {

@@ -71,6 +71,7 @@ export class EtcdClient {
   }
 
   /**
+   * @param limitMs time for one answer, where there is less than usual.
    * @param canRepeat true for what may be done twice, so that another member is asked when one is silent.
    * @throws EtcdRefusal; StoreUnavailable when no member answers; UnknownOutcome for what must not be repeated; the
    * signal's reason.
@@ -81,12 +82,18 @@ export class EtcdClient {
     {
       schema,
       canRepeat,
+      limitMs = this.#options.timeoutMs,
       signal,
-    }: { readonly schema: T; readonly canRepeat: boolean; readonly signal?: AbortSignal },
+    }: {
+      readonly schema: T;
+      readonly canRepeat: boolean;
+      readonly limitMs?: number;
+      readonly signal?: AbortSignal;
+    },
   ): Promise<z.infer<T>> {
     let last: unknown;
     for (const endpoint of this.#byTurn()) {
-      const limit = AbortSignal.timeout(this.#options.timeoutMs);
+      const limit = AbortSignal.timeout(Math.min(limitMs, this.#options.timeoutMs));
       const ended = signal === undefined ? limit : AbortSignal.any([limit, signal]);
       try {
         const answer = await this.#request(endpoint, path, { body, signal: ended });

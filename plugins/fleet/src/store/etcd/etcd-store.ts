@@ -38,6 +38,8 @@ const PAGE = 1000;
 const RETRY_MS = 500;
 /** Renewals at one time, each after a change of etcd's leader. */
 const RENEWALS = 3;
+/** Part of a lease's time after which another member is asked to renew it. */
+const RENEWAL_PATIENCE = 0.125;
 
 /** The shared state in etcd, 3.4 or newer. */
 export class EtcdStore implements FleetStore {
@@ -187,8 +189,9 @@ export class EtcdStore implements FleetStore {
    * A leader that has been replaced renews leases until it finds out, but not where leases end. So the leader has to be
    * the same one after the renewal, by the word of a majority.
    */
-  async renew({ id }: Lease, signal?: AbortSignal): Promise<boolean> {
-    const options = { canRepeat: true, ...(signal && { signal }) };
+  async renew({ id, ttlMs }: Lease, signal?: AbortSignal): Promise<boolean> {
+    const limitMs = Math.floor(ttlMs * RENEWAL_PATIENCE);
+    const options = { canRepeat: true, limitMs, ...(signal && { signal }) };
     const { client, prefix } = this.#options;
     const position = async (): Promise<string> => {
       const body = { key: encode(prefix), count_only: true };
