@@ -8,7 +8,8 @@ import { type RestartedServer, SOCKET, STARTS } from "./restarted-server.js";
 
 const PROGRAM = fileURLToPath(new URL("restarted-server.js", import.meta.url));
 const TAG = "coppice-doctor";
-const ROUNDS = 150;
+/** On a busy host each start of Node takes seconds. */
+const ROUNDS = 300;
 const ROUND_MS = 100;
 
 /**

@@ -300,7 +300,7 @@ describe("coppice doctor, with jail-freebsd", () => {
     async () => {
       await using host = await openFreebsdHost({ userland: "freebsd" });
       const steps = await readFile(join(ROOT, "docs", "freebsd.md"), "utf8");
-      const [, packages = ""] = /^# pkg install -y (.*)$/m.exec(steps) ?? [];
+      const [, packages = ""] = /^# env ASSUME_ALWAYS_YES=yes pkg install (.*)$/m.exec(steps) ?? [];
       await writeFile(join(host.directory, "state", "host-packages"), packages.replaceAll(" ", "\n"));
       const path = join(host.directory, "config.yaml");
       const plugins = { "jail-freebsd": host.configuration };
