@@ -4,6 +4,8 @@ export { createToken, tokenName, type Token } from "./kernel/token.js";
 export { inject, injectable, type Class } from "./kernel/scope.js";
 export * from "./kernel/clock.js";
 export * from "./kernel/time.js";
+export { printFailure } from "./cli/terminal/print-failure.js";
+export { visibleText } from "./cli/terminal/visible-text.js";
 export { parseJson, TooManyValues } from "./kernel/parse-json.js";
 export { secretEqual } from "./kernel/secret-equal.js";
 export { digestOf, newId } from "./sandbox/backends/sandbox-secrets.js";

@@ -7,6 +7,7 @@ import type { Verbs } from "../plugin/plugin.js";
 import { systemClock } from "../kernel/clock.js";
 import { didYouMean } from "../kernel/did-you-mean.js";
 import { SandboxError } from "../kernel/errors.js";
+import { printFailure } from "./terminal/print-failure.js";
 import { printTable } from "./terminal/print-table.js";
 import { visibleText } from "./terminal/visible-text.js";
 import { makeDirectory } from "../kernel/make-directory.js";
@@ -48,7 +49,7 @@ export async function pluginVerb(verb: string, [name = "", file = "", ...args]: 
   } catch (error) {
     if (isUsageError(error)) throw new UsageError(error.message, usage);
     if (!(error instanceof SandboxError || error instanceof ApiFailure)) throw error;
-    process.stderr.write(`coppice: ${error.message}\n`);
+    printFailure(error.message);
     return 1;
   }
 }

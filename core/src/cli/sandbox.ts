@@ -10,6 +10,7 @@ import { list } from "./sandbox/list.js";
 import { logs } from "./sandbox/logs.js";
 import type { Options, SandboxAction } from "./sandbox/sandbox-action.js";
 import { asksForHelp } from "./arguments/asks-for-help.js";
+import { printFailure } from "./terminal/print-failure.js";
 import { isUsageError, UsageError } from "./arguments/usage-error.js";
 
 const ACTIONS: Readonly<Record<string, SandboxAction>> = { create, list, exec, logs, kill };
@@ -61,7 +62,7 @@ export async function sandbox(args: readonly string[]): Promise<number> {
       return action.failed;
     }
     if (!(error instanceof ApiFailure)) throw error;
-    process.stderr.write(`coppice: ${messageOf(error)}\n`);
+    printFailure(messageOf(error));
     return error.status === 404 ? action.notFound : action.failed;
   }
 }

@@ -3,6 +3,7 @@ import { z } from "zod";
 import { messageOf, SandboxError } from "../../kernel/errors.js";
 import { sandboxAction } from "./sandbox-action.js";
 import { connectMessages, connectRequest } from "./connect-stream.js";
+import { printFailure } from "../terminal/print-failure.js";
 import { namedValues } from "./named-values.js";
 import type { ServerRequest } from "../../plugin/plugin.js";
 import { ApiFailure } from "./sandbox-client.js";
@@ -88,7 +89,7 @@ async function follow({ body }: Response, { envd, stdin, asJson }: FollowOptions
       method: "POST",
       path: "/process.Process/SendSignal",
       body: { process: { pid }, signal: "SIGNAL_SIGTERM" },
-    }).catch((error: unknown) => process.stderr.write(`coppice: ${messageOf(error)}\n`));
+    }).catch((error: unknown) => printFailure(messageOf(error)));
   };
   process.on("SIGINT", onInterrupt);
   process.on("SIGTERM", onInterrupt);

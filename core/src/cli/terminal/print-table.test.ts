@@ -14,4 +14,5 @@ it("a table has a heading and columns on a terminal, and tabs for a program", ()
   assert.equal(tableText(["ID", "TEMPLATE"], [], true), "ID  TEMPLATE\n");
   assert.equal(tableText(["ID"], rows, false), "i1\tcode-interpreter-v1\t\ni22\tbase\tpaused\n");
   assert.equal(tableText(["ID"], [], false), "");
+  assert.equal(tableText(["ID", "X"], [["a\u001B[31m\nb", "c"]], true), "ID           X\na\\x1b[31m b  c\n");
 });

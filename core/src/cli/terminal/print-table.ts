@@ -1,3 +1,5 @@
+import { visibleText } from "./visible-text.js";
+
 /**
  * Prints rows: for a person below a heading and in columns, for a program as tab-separated lines.
  * @param heading a name for each column.
@@ -11,8 +13,15 @@ export function tableText(
   rows: readonly (readonly string[])[],
   isTerminal: boolean,
 ): string {
-  const lines = isTerminal ? aligned([heading, ...rows]) : rows.map((row) => row.join("\t"));
+  const lines = isTerminal
+    ? aligned([heading, ...rows.map((row) => row.map(shown))])
+    : rows.map((row) => row.join("\t"));
   return lines.map((line) => `${line}\n`).join("");
+}
+
+/** A cell without characters that a terminal would obey. */
+function shown(cell: string): string {
+  return visibleText(cell).replaceAll(/[\t\n]+/g, " ");
 }
 
 function aligned(rows: readonly (readonly string[])[]): readonly string[] {

@@ -29,3 +29,9 @@ it("without a terminal a phase has a line at its begin and at its end, and few b
   line[Symbol.dispose]();
   assert.equal(written(), "pulling: 0.0 of 0.0 MiB\npulling: 0.0 of 0.0 MiB\npacking: 3.0 MiB\n");
 });
+
+it("a step of several lines, or with control characters, has one line that a terminal does not obey", () => {
+  const { line, written } = shown(true);
+  line.show({ what: "step 1 of 2", done: 0, total: undefined, text: "RUN a\n\u001B[2Jb" });
+  assert.equal(written(), "<clear>step 1 of 2 RUN a \\x1b[2Jb");
+});

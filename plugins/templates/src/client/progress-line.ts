@@ -1,3 +1,4 @@
+import { visibleText } from "@coppice/core";
 import type { Transfer } from "../model/transfer.js";
 
 export interface Progress {
@@ -39,7 +40,7 @@ export class ProgressLine implements Disposable {
 
   show(progress: Progress): void {
     if (this.#stream.isTTY) {
-      this.#shown = barOf(progress);
+      this.#shown = visibleText(barOf(progress)).replaceAll(/[\t\n]+/g, " ");
       this.#stream.write(CLEAR + this.#shown);
       return;
     }

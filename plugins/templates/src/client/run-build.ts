@@ -1,5 +1,5 @@
 import { setTimeout as pause } from "node:timers/promises";
-import type { ServerClient, VerbContext } from "@coppice/core";
+import { printFailure, type ServerClient, type VerbContext } from "@coppice/core";
 import { z } from "zod";
 import { type Progress, ProgressLine, transferProgress } from "./progress-line.js";
 import { EXIT_INTERRUPTED, withInterrupt } from "./with-interrupt.js";
@@ -82,7 +82,7 @@ export async function runBuild(
       if (state === "ready") return 0;
       if (state === "error") {
         line[Symbol.dispose]();
-        process.stderr.write(`coppice: the build has failed: ${reason?.message}\n`);
+        printFailure(`the build has failed: ${reason?.message}`);
         return isCancelled ? EXIT_INTERRUPTED : 1;
       }
       if (progress !== undefined && progress.done !== progress.total)

@@ -102,7 +102,8 @@ export class DebianImages {
     const { suite, packages } = wanted;
     const { mmdebstrap, keyring } = settings.debian;
     // In a user namespace: the scripts of packages have no power over this host.
-    const words = ["--mode=unshare", "--variant=minbase", "--format=tar"];
+    // What apt says tells how far it is.
+    const words = ["--verbose", "--mode=unshare", "--variant=minbase", "--format=tar"];
     if (packages.length > 0) words.push(`--include=${packages.join(",")}`);
     if (keyring !== undefined) words.push(`--keyring=${keyring}`);
     words.push(...hooks.map((hook) => `--customize-hook=${hook}`));

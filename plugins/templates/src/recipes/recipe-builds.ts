@@ -18,13 +18,13 @@ import type { TemplatesStore } from "../store/templates-store.js";
 import type { Uploads } from "../uploads/uploads.js";
 import type { Recipe } from "./recipe.js";
 import { packFiles } from "./recipe-files.js";
-import { recipeProgress, remedyFor } from "./recipe-progress.js";
+import { RecipeProgress, remedyFor } from "./recipe-progress.js";
 
 export interface RecipeBuildsOptions {
   readonly recipes: ReadonlyMap<string, Recipe>;
   readonly store: () => TemplatesStore;
   readonly catalog: Catalog;
-  readonly queue: Pick<BuildQueue, "start" | "ended" | "cancel">;
+  readonly queue: Pick<BuildQueue, "start" | "ended" | "cancel" | "transferOf">;
   readonly uploads: Pick<Uploads, "keep">;
   readonly backendOf: (template: string) => SandboxBackend;
   /** Default limits of a template's sandboxes. */
@@ -39,6 +39,8 @@ export interface RecipeBuildsOptions {
 
 /** Tag of the newest build, which sandboxes get. */
 const CURRENT = "default";
+/** Time between two lines about the same step. */
+const REPORT_EVERY_MS = 10_000;
 const LONGEST_RETRY_MS = 24 * 60 * 60 * 1000;
 
 /**
@@ -160,6 +162,12 @@ export class RecipeBuilds {
       { template, build: buildId },
       `building template '${template}' in the background; sandboxes have what the backend has by that name until then`,
     );
+    const progress = new RecipeProgress({
+      log,
+      template,
+      steps: recipe.steps.length,
+      transfer: () => queue.transferOf(buildId),
+    });
     queue.start(
       {
         ...asked,
@@ -171,10 +179,17 @@ export class RecipeBuilds {
         force: false,
         isReproducible: true,
       },
-      recipeProgress(log, { template, steps: recipe.steps.length }),
+      progress.add,
     );
     this.#current = buildId;
+    let cancelReport = (): void => undefined;
+    const report = (): void => {
+      progress.tell();
+      cancelReport = clock.after(REPORT_EVERY_MS, report);
+    };
+    cancelReport = clock.after(REPORT_EVERY_MS, report);
     await queue.ended(buildId);
+    cancelReport();
     this.#current = undefined;
     const reason = store().builds.find(buildId)?.reason;
     if (reason !== undefined) throw new BuildFailure(reason.message, reason.step);

@@ -2,6 +2,8 @@ import type { Logger } from "@coppice/core";
 import type { SandboxBackend } from "@coppice/core/backend";
 import type { BuildLog } from "../model/build-log.js";
 import type { BuildReason } from "../model/build-record.js";
+import type { Transfer } from "../model/transfer.js";
+import { ToolProgress } from "./tool-progress.js";
 
 /** Beside its steps a build makes its base and its last image. */
 const FIRST_AND_LAST = 2;
@@ -10,24 +12,76 @@ const LONGEST_TEXT = 100;
 const LAYER = /^(CACHED )?\[[^\]]+\] ([^]*) \[[0-9a-f]{64}\]$/;
 const OUTPUT = /^\[builder [^\]]+\] \[std(out|err)\]: /;
 
+export interface RecipeProgressOptions {
+  readonly log: Pick<Logger, "debug" | "info" | "warn" | "error">;
+  readonly template: string;
+  /** Number of its own steps. */
+  readonly steps: number;
+  /** Of the image that is pulled. */
+  readonly transfer: () => Transfer | undefined;
+}
+
 /** Tells the server's log how far a build is: a line for each step. What steps print is there for debugging. */
-export function recipeProgress(
-  log: Logger,
-  { template, steps }: { readonly template: string; readonly steps: number },
-): BuildLog {
-  const of = steps + FIRST_AND_LAST;
-  return ({ level, message, step }) => {
-    const number = step === "base" ? 1 : step === "finalize" ? of : Number(step) + 1;
+export class RecipeProgress {
+  readonly #options: RecipeProgressOptions;
+  #step = 1;
+  #tool = new ToolProgress();
+  /** Line that a tool printed last. */
+  #line = "";
+  #told = "";
+
+  constructor(options: RecipeProgressOptions) {
+    this.#options = options;
+  }
+
+  readonly add: BuildLog = ({ level, message, step }) => {
+    const { log, template } = this.#options;
+    const number = step === "base" ? 1 : step === "finalize" ? this.#of : Number(step) + 1;
     const [, cached = "", layer] = LAYER.exec(message) ?? [];
     // The first line and the last one have no step, and a failure is told when the build has ended.
     const isDetail = step === undefined || ["debug", "error"].includes(level) || OUTPUT.test(message);
+    if (layer !== undefined || !isDetail) this.#begin(number);
+    else if (step !== undefined) this.#read(message.replace(OUTPUT, ""));
     log[isDetail ? "debug" : level](
-      { template, step: number, of },
+      { template, step: number, of: this.#of },
       isDetail
         ? message
-        : `template '${template}', step ${number} of ${of}: ${cached}${shorten(layer ?? message)}`,
+        : `template '${template}', step ${number} of ${this.#of}: ${cached}${shorten(layer ?? message)}`,
     );
   };
+
+  /** Tells how far a long step is, where that has changed. */
+  tell(): void {
+    const { log, template, transfer } = this.#options;
+    const pulled = transfer();
+    const isPulling = this.#step === 1 && pulled !== undefined && pulled.done !== pulled.total;
+    const percent = isPulling ? percentOf(pulled) : this.#tool.percent;
+    const text = isPulling ? pulled.phase : shorten(this.#line);
+    const how = percent === undefined ? "" : `, ${percent} %`;
+    const line = `template '${template}', step ${this.#step} of ${this.#of}${how}: ${text}`;
+    if (text === "" || line === this.#told) return;
+    this.#told = line;
+    log.info({ template, step: this.#step, of: this.#of, ...(percent !== undefined && { percent }) }, line);
+  }
+
+  get #of(): number {
+    return this.#options.steps + FIRST_AND_LAST;
+  }
+
+  #begin(step: number): void {
+    this.#step = step;
+    this.#tool = new ToolProgress();
+    this.#line = "";
+  }
+
+  #read(line: string): void {
+    this.#tool.push(line);
+    this.#line = line;
+  }
+}
+
+function percentOf({ done, total }: Transfer): number | undefined {
+  return total === undefined || total === 0 ? undefined : Math.floor((100 * done) / total);
 }
 
 /** Advice for the operator where a build has failed. */

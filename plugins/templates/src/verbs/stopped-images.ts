@@ -1,4 +1,4 @@
-import { messageOf, type VerbContext } from "@coppice/core";
+import { messageOf, printFailure, type VerbContext } from "@coppice/core";
 import { ImageKeeper } from "../store/image-keeper.js";
 import { TemplatesStore } from "../store/templates-store.js";
 import type { TemplatesConfig } from "../templates-config.js";
@@ -21,7 +21,7 @@ export async function withStoppedImages<T>(
     using store = new TemplatesStore(dataDir());
     const complain = (fields: unknown, message = "it failed"): void => {
       const { err } = fields as { readonly err?: unknown };
-      process.stderr.write(`coppice: ${message}: ${messageOf(err)}\n`);
+      printFailure(`${message}: ${messageOf(err)}`);
     };
     const log = { warn: complain, error: complain };
     return await use({ store, keeper: new ImageKeeper({ store: () => store, backends, clock, log }) });

@@ -1,6 +1,6 @@
 import { setTimeout as pause } from "node:timers/promises";
 import { parseArgs } from "node:util";
-import { SandboxError, type VerbAction } from "@coppice/core";
+import { printFailure, SandboxError, type VerbAction } from "@coppice/core";
 import type { LogEntry, LogLevel } from "../model/build-log.js";
 import type { BuildRecord } from "../model/build-record.js";
 import { LOG_LEVELS } from "../store/log-table.js";
@@ -43,7 +43,7 @@ export const templateLogs: VerbAction<TemplatesConfig> = {
       if (!follow) return 0;
       if (build.state === "ready") return 0;
       if (build.state === "error") {
-        process.stderr.write(`coppice: the build has failed: ${build.reason?.message}\n`);
+        printFailure(`the build has failed: ${build.reason?.message}`);
         return 1;
       }
       await pause(POLL_MS);
