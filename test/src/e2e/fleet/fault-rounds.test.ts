@@ -34,12 +34,13 @@ describe(
     it("is found out when a server goes on serving what the fleet has given up", async () => {
       const { rounds } = await run({
         backend: "local-process",
-        rounds: 1,
+        // The first one that finds it is the last.
+        rounds: 5,
         seed: 1,
         fault: PARTED,
         isUnfenced: true,
       });
-      assert.match(rounds[0]?.violations.join("\n") ?? "", /no order explains/);
+      assert.match(rounds.at(-1)?.violations.join("\n") ?? "", /no order explains/);
     });
   },
 );

@@ -1,4 +1,4 @@
-import { availableParallelism, loadavg } from "node:os";
+import { monitorEventLoopDelay } from "node:perf_hooks";
 import { setTimeout as pause } from "node:timers/promises";
 import { SeededRandom } from "@coppice/core/testing";
 import type { History } from "../history/history.js";
@@ -32,8 +32,9 @@ const AROUND_MS = 200;
 const TELLING_MS = 2000;
 /** What is waited for before a loss counts as not told at all. */
 const MOST_TELLING_MS = 15_000;
-/** Processes that wait for each processor: with more, leases end by themselves, and nothing comes in time. */
-const MOST_LOAD = 4;
+/** Part of a lease that a timer of this process may be late: with more, leases end by themselves, and nothing is in time. */
+const MOST_LAG = 0.1;
+const NANOSECONDS = 1_000_000;
 
 export interface RoundOptions {
   readonly fleet: FaultedFleet;
@@ -71,6 +72,8 @@ export async function runRound({
   const victim = fleet.node(busy[random.below(busy.length)] ?? "");
   const before = load.running;
   const watch = new LossWatch(fleet, load);
+  const lag = monitorEventLoopDelay();
+  lag.enable();
   load.start(seed);
   await pause(AROUND_MS);
   const toldMs = await happen(
@@ -86,9 +89,10 @@ export async function runRound({
   await killUnknown(fleet, load).catch(() => undefined);
   violations.push(...(await disagreements(fleet, load)));
   violations.push(...(await readCounters(fleet, load)));
+  lag.disable();
+  const isStarved = lag.max / NANOSECONDS > MOST_LAG * fleet.leaseMs;
   violations.push(...history.contradictions());
 
-  const isStarved = (loadavg()[0] ?? 0) > MOST_LOAD * availableParallelism();
   const ended = before.filter((id) => load.ended.includes(id) && !history.has(id, "kill"));
   const unexplained = ended.filter((id) => !fault.costsSandboxes || owners.get(id) !== victim.name);
   if (!isStarved)
