@@ -43,6 +43,8 @@ export class HttpPeer implements Peer {
     request: SurfaceRequest,
     { message, response }: { readonly message: IncomingMessage; readonly response: ServerResponse },
   ): Promise<void> {
+    // The client left while its server was looked up.
+    if (response.destroyed) return;
     const { promise: ended, resolve, reject } = Promise.withResolvers<void>();
     const sent = this.#request(request, message, {});
     response.once("close", () => {
@@ -82,6 +84,7 @@ export class HttpPeer implements Peer {
       head,
     }: { readonly message: IncomingMessage; readonly socket: Duplex; readonly head: Buffer },
   ): Promise<void> {
+    if (socket.destroyed) return;
     const { promise: answered, resolve, reject } = Promise.withResolvers<void>();
     const headers = ["connection", "upgrade", "upgrade", String(message.headers.upgrade)];
     const sent = this.#request(request, message, { headers, agent: false });
