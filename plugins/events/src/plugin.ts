@@ -1,4 +1,4 @@
-import { Clock, definePlugin, openedAtStart, SandboxEvents, TargetGuard } from "@coppice/core";
+import { Clock, definePlugin, openedAtStart, Peers, SandboxEvents, TargetGuard } from "@coppice/core";
 import { Deliverer } from "./webhooks/deliverer.js";
 import { mountEvents } from "./event-routes.js";
 import { eventsConfig } from "./events-config.js";
@@ -11,8 +11,8 @@ import { Webhooks } from "./webhooks/webhooks.js";
 export const plugin = definePlugin({
   name: "events",
   config: eventsConfig,
-  requires: { events: SandboxEvents, clock: Clock },
-  setup(context, { events, clock }) {
+  requires: { events: SandboxEvents, clock: Clock, peers: Peers },
+  setup(context, { events, clock, peers }) {
     const { config, log } = context;
     const file = openedAtStart(() => new EventsStore(context.dataDir(), config));
     const store = file.get;
@@ -47,7 +47,7 @@ export const plugin = definePlugin({
       onDue: (webhook) => deliverer.wake(webhook),
     });
     const router = context.http("api");
-    mountEvents(router, { store, events });
+    mountEvents(router, { store, events, peers });
     mountWebhooks(router, { webhooks, store, events });
   },
 });

@@ -10,6 +10,7 @@ import {
   type Listener,
   Listeners,
   Peers,
+  SandboxEvents,
   Sandboxes,
   SharedRecords,
   Targets,
@@ -20,6 +21,7 @@ import { Membership } from "./membership/membership.js";
 import { NODES, nodeOf } from "./membership/node-record.js";
 import { SANDBOXES, sandboxOf } from "./records/fleet-sandbox.js";
 import { LostSandboxes } from "./records/lost-sandboxes.js";
+import { tellLosses } from "./records/told-losses.js";
 import { OwnSandboxes } from "./records/own-sandboxes.js";
 import { z } from "zod";
 import { CORDONS } from "./placement/cordons.js";
@@ -44,6 +46,7 @@ export const plugin = definePlugin({
   config: fleetConfig,
   requires: {
     clock: Clock,
+    events: SandboxEvents,
     listeners: Listeners,
     peers: Peers,
     placements: Placements,
@@ -60,7 +63,7 @@ export const plugin = definePlugin({
       remove: fleetRemove,
     },
   },
-  setup(context, { clock, listeners, peers, placements, sandboxes, sharedRecords, targets }) {
+  setup(context, { clock, events, listeners, peers, placements, sandboxes, sharedRecords, targets }) {
     const { config, log } = context;
     const { secret, address, connectTimeout: connectMs, maxLookups } = config;
     const node = config.node ?? hostname().toLowerCase();
@@ -106,6 +109,7 @@ export const plugin = definePlugin({
       nodes,
       sandboxes: found,
       keptMs: config.lostKept,
+      tell: () => tellLosses({ store, membership, node, nodes, events, log }),
       clock,
       log,
     });

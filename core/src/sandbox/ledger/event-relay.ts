@@ -71,6 +71,10 @@ export class EventRelay implements SandboxEvents {
     });
   }
 
+  async tell(events: readonly SandboxEvent[]): Promise<void> {
+    for (const record of this.#recorders) await record(events);
+  }
+
   async caughtUp(): Promise<void> {
     this.wake();
     await this.#passing;

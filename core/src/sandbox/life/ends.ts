@@ -73,7 +73,10 @@ export class Ends {
     const ended = this.endedAs(held);
     try {
       if (held.hasServed) {
-        await ledger.end(ended, events.of("killed", held.record, { reason: ended.reason }));
+        // Another server has told of a loss.
+        const isTold = ended.reason === "server lost";
+        const event = isTold ? undefined : events.of("killed", held.record, { reason: ended.reason });
+        await ledger.end(ended, event);
         events.wake();
       } else {
         await ledger.remove(id);

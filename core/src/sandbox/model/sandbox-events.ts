@@ -11,6 +11,11 @@ export interface SandboxEvents {
    * leaves, are delivered again with the same ids. Call it during set-up: without recorders no events are kept.
    */
   add(recorder: EventRecorder): void;
+  /**
+   * Tells an event that is in no ledger of this server: of another server that is gone. Resolves when all recorders have
+   * it; who calls it repeats it until then, with the same ids.
+   */
+  tell(events: readonly SandboxEvent[]): Promise<void>;
   /** Resolves when all events until now are delivered, or failed for now. */
   caughtUp(): Promise<void>;
 }

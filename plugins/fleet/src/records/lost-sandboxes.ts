@@ -3,6 +3,7 @@ import type { Membership } from "../membership/membership.js";
 import { NODES, type NodeRecord } from "../membership/node-record.js";
 import type { Change, Check, FleetStore } from "../store/fleet-store.js";
 import type { KeyView } from "../store/key-view.js";
+import { UNTOLD } from "./told-losses.js";
 import { countedOf, type FleetSandbox, SANDBOXES, sandboxText } from "./fleet-sandbox.js";
 
 export interface LostSandboxesOptions {
@@ -13,6 +14,8 @@ export interface LostSandboxesOptions {
   readonly sandboxes: Pick<KeyView<FleetSandbox>, "get" | "entries">;
   /** How long a lost sandbox is remembered. */
   readonly keptMs: number;
+  /** Called when some may be there whose loss is to be told. */
+  readonly tell: () => Promise<void>;
   readonly clock: Clock;
   readonly log: Pick<Logger, "warn">;
 }
@@ -20,8 +23,8 @@ export interface LostSandboxesOptions {
 /** Each member waits so long for those before it, so that the work is usually done once. */
 const TURN_MS = 300;
 const RETRY_MS = 2000;
-/** Sandboxes of one commit, which has two changes for each. */
-const BATCH = 50;
+/** Sandboxes of one commit, which has three changes for each. */
+const BATCH = 30;
 
 /** Marks the sandboxes of members that are gone as lost, so that every server tells their clients. */
 export class LostSandboxes {
@@ -64,15 +67,16 @@ export class LostSandboxes {
         for (let at = 0; at < found.length; at += BATCH) await this.#mark(node, found.slice(at, at + BATCH));
         log.warn({ node, count: found.length }, "the sandboxes of a server that is gone are lost");
       }
+      await this.#options.tell();
     } catch (error) {
-      log.warn({ err: error }, "lost sandboxes could not be marked yet");
+      log.warn({ err: error }, "lost sandboxes could not be marked or told yet");
       this.lookSoon(RETRY_MS);
     }
   }
 
   /** Marks those whose records have not changed, if their server is still gone. */
   async #mark(node: string, found: readonly (readonly [string, FleetSandbox])[]): Promise<void> {
-    const { store, membership, clock, keptMs } = this.#options;
+    const { store, membership, node: own, clock, keptMs } = this.#options;
     const checks: Check[] = [
       membership.check,
       { key: NODES + node, createRevision: 0 },
@@ -83,6 +87,7 @@ export class LostSandboxes {
     const changes = found.flatMap(([id, known]): readonly Change[] => [
       { put: SANDBOXES + id, value: sandboxText({ ...known, lostAtMs }), lease },
       { delete: countedOf(known.tenant) + id },
+      { put: UNTOLD + id, value: own, lease },
     ]);
     const isDone = (await store.commit(checks, changes)) !== undefined;
     if (isDone) return;

@@ -3,7 +3,15 @@ import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, afterEach, before, beforeEach, describe, it } from "node:test";
-import { Admissions, definePlugin, SandboxError, type Sandboxes, systemClock } from "@coppice/core";
+import {
+  Admissions,
+  definePlugin,
+  SandboxError,
+  type SandboxEvent,
+  SandboxEvents,
+  type Sandboxes,
+  systemClock,
+} from "@coppice/core";
 import { memoryBackend, startTestServer, type TestServer } from "@coppice/core/testing";
 import { freePort } from "@coppice/core/testing";
 import { fleetConfig } from "../fleet-config.js";
@@ -11,10 +19,18 @@ import { plugin as fleet } from "../plugin.js";
 import type { FleetStore } from "../store/fleet-store.js";
 import { openStore } from "../store/open-store.js";
 import { type Cluster, reasonWithoutEtcd, startEtcd } from "../testing/start-etcd.js";
+import { UNTOLD } from "./told-losses.js";
 import { countedOf, SANDBOXES } from "./fleet-sandbox.js";
 
 const TENANT = "acme";
 const MOST_CPUS = 8;
+
+const told: SandboxEvent[] = [];
+const recorder = definePlugin({
+  name: "recorder",
+  requires: { events: SandboxEvents },
+  setup: (_context, { events }) => events.add((happened) => void told.push(...happened)),
+});
 
 /** As a quota of CPUs would be. */
 const quota = definePlugin({
@@ -51,7 +67,7 @@ function cases(storeOf: () => Record<string, unknown>): void {
         listeners: { api: { host: "127.0.0.1", port: 0 }, fleet: listener },
         sandboxes: { maximumLimits: { cpuCount: 16 }, templates: { base: { limits: { cpuCount: 1 } } } },
       },
-      plugins: [[memoryBackend({ resizing: {} })], [quota], [fleet, settings]],
+      plugins: [[memoryBackend({ resizing: {} })], [quota], [recorder], [fleet, settings]],
     });
   };
 
@@ -137,6 +153,32 @@ function cases(storeOf: () => Record<string, unknown>): void {
     );
     while ((await recorded()).length > 0) await new Promise((resolve) => setTimeout(resolve, 10));
     assert.deepEqual(await counted(), []);
+  });
+
+  it("a loss is told once, also when the server that was to tell it is gone", async () => {
+    const id = await create(0);
+    const record = await store.get(SANDBOXES + id);
+    await own(0).kill(id);
+    const lost = { ...(JSON.parse(record?.value ?? "{}") as object), node: "gone", lostAtMs: 5 };
+    await store.commit(
+      [],
+      [
+        { put: `${SANDBOXES}lost`, value: JSON.stringify(lost) },
+        { put: `${UNTOLD}lost`, value: "gone" },
+        // Another server of the fleet is still to tell it.
+        { put: `${UNTOLD}later`, value: "node1" },
+      ],
+    );
+    told.length = 0;
+    // Members look when one of them is gone.
+    await servers.pop()?.stop();
+    while ((await store.get(`${UNTOLD}lost`)) !== undefined)
+      await new Promise((resolve) => setTimeout(resolve, 10));
+    assert.deepEqual(
+      told.map(({ type, sandboxId, owner, atMs, detail }) => [type, sandboxId, owner, atMs, detail.reason]),
+      [["killed", "lost", TENANT, 5, "server lost"]],
+    );
+    assert.match(told[0]?.id ?? "", /^[0-9a-f]{8}-[0-9a-f]{4}-8[0-9a-f]{3}-8[0-9a-f]{3}-[0-9a-f]{12}$/);
   });
 
   it("what could not be recorded is not made, and nothing of it counts", async () => {

@@ -70,6 +70,13 @@ describe("a fleet that loses a server", { skip: reasonWithoutEtcd(), timeout: 24
     return answer.ok ? "there" : `${answer.status} ${body}`;
   };
 
+  /** Reasons of the ends that a server tells of a sandbox as events. */
+  const endsOf = async (index: number, id: string): Promise<readonly string[]> => {
+    const path = `/events/sandboxes/${id}?types=sandbox.lifecycle.killed`;
+    const answer = await fetch(urlOf(index) + path, { headers: { "x-api-key": API_KEY } });
+    const events = (await answer.json()) as readonly { readonly eventData: { readonly reason: string } }[];
+    return events.map(({ eventData }) => eventData.reason);
+  };
   const statusOf = async (index: number, path: string): Promise<number> =>
     (await fetch(urlOf(index) + path, { headers: { "x-api-key": API_KEY } })).status;
 
@@ -86,6 +93,8 @@ describe("a fleet that loses a server", { skip: reasonWithoutEtcd(), timeout: 24
     assert.equal(await statusOf(1, "/templates/nothing"), 503, "it might be there");
     await eventually("its loss is told", async () => (await told(1, sandbox.sandboxId)).includes(LOST));
     assert.equal(await statusOf(1, "/templates/nothing"), 404);
+    await eventually("an event tells it", async () => (await endsOf(1, sandbox.sandboxId)).length > 0);
+    assert.deepEqual(await endsOf(1, kept.sandboxId), []);
     assert.ok(performance.now() - killedAt > LEASE_MS / 2, "it was told before the lease could end");
     assert.equal(await told(1, kept.sandboxId), "there");
     const again = await createOnceOn(1);
@@ -96,6 +105,8 @@ describe("a fleet that loses a server", { skip: reasonWithoutEtcd(), timeout: 24
       /not found/.test(await told(0, sandbox.sandboxId)),
     );
     assert.equal(await told(0, kept.sandboxId), "there");
+    // Once, by the server that found the loss, also after the other one has ended it.
+    for (const index of [0, 1]) assert.deepEqual(await endsOf(index, sandbox.sandboxId), ["server lost"]);
     const next = await createOn(0);
     assert.equal(await told(1, next.sandboxId), "there");
   });
