@@ -4,8 +4,8 @@ import { join } from "node:path";
 import { describe, it } from "node:test";
 import type { SandboxBackend } from "@coppice/core/backend";
 import { openFreebsdHost, reasonWithoutFreebsdHost } from "../../harness/freebsd/freebsd-host.js";
-import { newId } from "../../harness/freebsd/jail-faults.js";
-import { hostTitle, NETWORK_HOSTS } from "../../harness/freebsd/network-hosts.js";
+import { type FaultyAct, FaultyHost, newId } from "../../harness/freebsd/jail-faults.js";
+import { ALL_VARIANTS, hostTitle, NETWORK_HOSTS } from "../../harness/freebsd/network-hosts.js";
 import { reachesOut } from "../../harness/freebsd/reaches-out.js";
 
 function specOf(id: string) {
@@ -15,6 +15,19 @@ function specOf(id: string) {
 async function make(backend: SandboxBackend) {
   return backend.provision(specOf(newId()), new AbortController().signal);
 }
+
+/** A life with a snapshot and a stop, in which the host goes down. */
+const life: FaultyAct<undefined> = {
+  isRebooted: true,
+  stride: ALL_VARIANTS ? 1 : 4,
+  act: async (scene) => {
+    const sandbox = await scene.make();
+    await sandbox.snapshots?.take(newId());
+    await sandbox.stopping?.stop();
+    await sandbox.stopping?.start(specOf(sandbox.id), new AbortController().signal);
+    await sandbox.destroy();
+  },
+};
 
 describe("jail-freebsd, after a reboot of its host", { skip: reasonWithoutFreebsdHost() ?? false }, () => {
   for (const options of NETWORK_HOSTS) {
@@ -57,4 +70,9 @@ describe("jail-freebsd, after a reboot of its host", { skip: reasonWithoutFreebs
       await second.close();
     });
   }
+
+  it("leaves nothing, wherever in the life of a sandbox it began", async () => {
+    await using host = await FaultyHost.open({ isConnected: true });
+    assert.ok((await host.failAtEach("dead", life)) >= 45);
+  });
 });

@@ -17,6 +17,10 @@ export interface FaultyAct<T> {
   readonly act: (scene: FaultScene, prepared: T) => Promise<void>;
   /** Runs when no command fails any more, before the check for remains. */
   readonly end?: () => Promise<void>;
+  /** True when the host is rebooted before the next server. */
+  readonly isRebooted?: boolean;
+  /** Every so many commands one fails; each when absent. */
+  readonly stride?: number;
 }
 
 /** A server's backend, and the sandboxes that were asked of it. */
@@ -88,8 +92,9 @@ export class FaultyHost implements AsyncDisposable {
    * @returns the number of commands that failed.
    * @throws AssertionError for remains.
    */
-  async failAtEach<T>(fault: Fault, { prepare, act, end }: FaultyAct<T>): Promise<number> {
-    for (let number = 0; number < MOST_COMMANDS; number++) {
+  async failAtEach<T>(fault: Fault, faulty: FaultyAct<T>): Promise<number> {
+    const { prepare, act, end, isRebooted = false, stride = 1 } = faulty;
+    for (let number = 0; number < MOST_COMMANDS; number += stride) {
       const scene = new FaultScene(await this.serve());
       const prepared = (await prepare?.(scene)) as T;
       await this.failing.arm(fault, number);
@@ -98,7 +103,7 @@ export class FaultyHost implements AsyncDisposable {
       if (!hasFailed && error !== undefined) throw new Error("it failed by itself", { cause: error });
       const what = `command ${number} ${fault}: ${String(error)}`;
       try {
-        await (fault === "dead" ? this.#restart(scene) : this.#sweep(scene));
+        await (fault === "dead" ? this.#restart(scene, isRebooted) : this.#sweep(scene));
         await end?.();
       } catch (failure) {
         throw new Error(`cannot end after ${what}`, { cause: failure });
@@ -134,8 +139,9 @@ export class FaultyHost implements AsyncDisposable {
     return leaks;
   }
 
-  async #restart(scene: FaultScene): Promise<void> {
+  async #restart(scene: FaultScene, isRebooted: boolean): Promise<void> {
     await scene.backend.close();
+    if (isRebooted) await this.host.reboot();
     const backend = this.host.backend();
     await new FaultScene(backend).end(await backend.recover());
     await backend.close();
