@@ -44,6 +44,8 @@ const CLOSE_TIMEOUT_MS = 1_000;
 const END_TIMEOUT_MS = 5_000;
 const MAX_ADOPTED = 8_192;
 const PID_BYTES = 4;
+const ACCOUNT_KEPT_MS = 1_000;
+const ACCOUNTS_KEPT = 64;
 const LAST_ID = 0xffff_ffff;
 
 /**
@@ -62,6 +64,8 @@ export class AgentConnection {
   /** Released ids, for which frames of the agent may still arrive. */
   readonly #released = new Set<number>();
   readonly #adopted: AgentProcess[] = [];
+  /** By name. */
+  readonly #accounts = new Map<string, { readonly account: User; readonly atMs: number }>();
   readonly #greeting = Promise.withResolvers<void>();
   #hasGreeted = false;
   #canShare = false;
@@ -152,14 +156,21 @@ export class AgentConnection {
     return this.#adopted;
   }
 
-  /** Looks up an account in the sandbox's passwd. @throws SandboxError not_found `unknown user <name>`. */
+  /**
+   * Looks up an account in the sandbox's passwd, unless it did so within a second: nearly every request asks for the
+   * same one, and the agent looks again where it acts for it. @throws SandboxError not_found `unknown user <name>`.
+   */
   async user(name?: string): Promise<User> {
     const wanted =
       name ?? (typeof this.#options.defaultUser === "string" ? this.#options.defaultUser : "root");
     const unknown = (cause?: unknown): SandboxError =>
       new SandboxError("account_not_found", `unknown user ${wanted}`, { cause });
     if (wanted.includes("\0") || Buffer.byteLength(wanted) > 255) throw unknown();
-    return this.#ask(Request.Account, new PayloadWriter().text(wanted).finish(), {
+    const nowMs = performance.now();
+    const known = this.#accounts.get(wanted);
+    const isFresh = this.#end === undefined && known !== undefined && nowMs - known.atMs < ACCOUNT_KEPT_MS;
+    if (isFresh) return known.account;
+    const found = await this.#ask<User>(Request.Account, new PayloadWriter().text(wanted).finish(), {
       type: Reply.Account,
       read: (reader) => {
         const account = {
@@ -175,6 +186,9 @@ export class AgentConnection {
       },
       errorOf: unknown,
     });
+    if (this.#accounts.size === ACCOUNTS_KEPT) this.#accounts.clear();
+    this.#accounts.set(wanted, { account: found, atMs: nowMs });
+    return found;
   }
 
   /**

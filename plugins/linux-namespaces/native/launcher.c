@@ -16,8 +16,9 @@
 //   disk     operation, directory …           answers as `answer_about_disk`
 //   connect  pid, start time, port            opens a connection to a loopback port of a sandbox by its first process, and
 //            passes it through the channel of Node.js, with the request's number as the message
-//   groups   count, control group …, then file and text …
-//            makes the control groups, then writes the texts; a file with `-` before its path may be missing
+//   prepare  record, text, count, control group …, then file and text …
+//            writes the record of a sandbox, then makes its control groups, then writes the other texts; a file with `-`
+//            before its path may be missing
 //
 // All numbers are little-endian; texts contain no NUL. Ends with the server: at end of file.
 // Optional arguments are those of `enter_user_namespace`.
@@ -51,7 +52,7 @@
 #include "process-start.h"
 #include "user-namespace.h"
 
-enum { LOCK = 1, LAUNCH, END, REMOVE, RUN, DISK, START, CONFINE, KILL, CONNECT, GROUPS };
+enum { LOCK = 1, LAUNCH, END, REMOVE, RUN, DISK, START, CONFINE, KILL, CONNECT, PREPARE };
 enum { FRAME_LIMIT = 1 << 20, WORDS_LIMIT = 4096, JOBS_LIMIT = 512, TEXT_LIMIT = 16384, SERVER = 3 };
 enum { LOG_LIMIT = 65536 };
 
@@ -450,7 +451,16 @@ static void lock(uint32_t number, const char *path) {
   reply(number, 0, NULL);
 }
 
-// --- control groups
+// --- prepare
+
+/** Replaces a file, so that readers, also after a crash, see the old text or the new. */
+static bool replace_file(const char *path, const char *text) {
+  char unfinished[PATH_MAX];
+  int length = snprintf(unfinished, sizeof unfinished, "%s.new", path);
+  errno = ENAMETOOLONG;
+  if (length >= (int)sizeof unfinished || !write_file(AT_FDCWD, unfinished, text)) return false;
+  return rename(unfinished, path) == 0;
+}
 
 static bool write_text(const char *path, const char *text) {
   int fd = open(path, O_WRONLY | O_CLOEXEC);
@@ -462,13 +472,13 @@ static bool write_text(const char *path, const char *text) {
   return written >= 0;
 }
 
-/** Here and not in a child: the kernel does this in some microseconds, and waits for no disk. */
-static void make_groups(uint32_t number, const char **words, unsigned count) {
-  unsigned groups = (unsigned)strtoul(words[0], NULL, 10), at = 1;
-  if (groups >= count || (count - 1 - groups) % 2 != 0) stop("an unknown request");
-  const char *failed = NULL;
+/** Here and not in a child: the kernel does this in some microseconds, and flushes nothing to the disk. */
+static void prepare(uint32_t number, const char **words, unsigned count) {
+  unsigned groups = (unsigned)strtoul(words[2], NULL, 10), at = 3;
+  if (groups > count - 3 || (count - 3 - groups) % 2 != 0) stop("an unknown request");
+  const char *failed = replace_file(words[0], words[1]) ? NULL : words[0];
   mode_t mask = umask(022);
-  for (; failed == NULL && at <= groups; at++) {
+  for (; failed == NULL && at < groups + 3; at++) {
     if (mkdir(words[at], 0755) < 0) failed = words[at];
   }
   umask(mask);
@@ -512,7 +522,7 @@ static void handle(uint8_t *bytes, size_t length) {
   else if (operation == RUN && count >= 2) run(number, words, count);
   else if (operation == START && count >= 2) start(number, words, count);
   else if (operation == CONFINE && count >= 2) confine(number, words, count);
-  else if (operation == GROUPS && count >= 1) make_groups(number, words, count);
+  else if (operation == PREPARE && count >= 3) prepare(number, words, count);
   else if (operation == KILL && count == 1) kill_confined(number, words[0]);
   else stop("an unknown request");
 }

@@ -75,10 +75,16 @@ describe("the benchmarks", { timeout: 240_000 }, () => {
   );
 
   it("of idle sandboxes tells what each of them costs", async () => {
-    const { stdout } = await run(process.execPath, [PROGRAM, "idle", "--sandboxes", "3"]);
-    const [title = "", ...rows] = stdout.trim().split("\n");
+    const { stdout } = await run(process.execPath, [PROGRAM, "idle", ...SMALL]);
+    const [commands = "", memory = ""] = stdout.trim().split("\n\n");
+    assert.match(
+      commands,
+      /^idle: Start of true in one of them\n.*\nfloor: one alive .* 1\.00x\n3 alive .*x$/,
+    );
+    const [title = "", ...rows] = memory.split("\n");
     assert.equal(title, "idle: memory of 3 sandboxes that do nothing");
-    assert.equal(rows.length, 4);
+    assert.equal(rows.length, 5);
+    assert.match(rows.pop() ?? "", /^ {2}server \(processor time\): \d+\.\d ms each second$/);
     for (const row of rows) assert.match(row, /^ {2}\w.*: -?\d+ KiB each, -?\d+\.\d MiB$/);
   });
 

@@ -1,5 +1,6 @@
 import assert from "node:assert/strict";
 import { it } from "node:test";
+import { setTimeout as sleep } from "node:timers/promises";
 import { base, startDomain } from "../testing/start-domain.js";
 
 it("events wait for a failing recorder up to a limit, and dropped ones are counted", async (context) => {
@@ -33,4 +34,23 @@ it("events wait for a failing recorder up to a limit, and dropped ones are count
   await domain.events.caughtUp();
   assert.deepEqual(told, expected.slice(3), "the newest, in their order");
   assert.deepEqual(await ledger.outbox(1), []);
+});
+
+it("events of a burst are handed over together, in their order", async (context) => {
+  const domain = await startDomain(context);
+  const told: string[][] = [];
+  domain.events.add((events) => void told.push(events.map(({ sandboxId, type }) => `${type} ${sandboxId}`)));
+  domain.tellEvents();
+  const expected: string[] = [];
+  for (let count = 0; count < 10; count += 1) {
+    const { id } = (await domain.sandboxes.create(base)).record;
+    expected.push(`created ${id}`);
+  }
+  const handedOver = told.length;
+  await domain.events.caughtUp();
+  assert.deepEqual(told.flat(), expected);
+  assert.ok(handedOver < expected.length, `${handedOver} times during ${expected.length} creations`);
+  const { id } = (await domain.sandboxes.create(base)).record;
+  // Without anybody who waits for it.
+  while (!told.flat().includes(`created ${id}`)) await sleep(5);
 });

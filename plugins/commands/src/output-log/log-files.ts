@@ -29,13 +29,9 @@ export interface LogFiles {
 
 export const diskFiles: LogFiles = {
   async create(path) {
-    try {
-      return await openForWriting(path, "wx");
-    } catch (error) {
-      unless("ENOENT")(error);
-      await mkdir(dirname(path), { recursive: true, mode: 0o700 });
-      return openForWriting(path, "wx");
-    }
+    // First, because most logs have one file: a failed attempt to open it would cost more.
+    await mkdir(dirname(path), { recursive: true, mode: 0o700 });
+    return openForWriting(path, "wx");
   },
   async replace(old, path) {
     try {

@@ -15,6 +15,9 @@ import type { UserFiles } from "../service/file-service.js";
 import { partialBody, wholeBody } from "./download-body.js";
 import { checkPreconditions, isConditional, isRangeWanted } from "../headers/preconditions.js";
 
+/** The agent's answer to one read. */
+const AT_ONCE_BYTES = 65_536;
+
 interface DownloadRequest {
   readonly request: SurfaceRequest;
   readonly response: ServerResponse;
@@ -79,7 +82,10 @@ export async function sendDownload(files: UserFiles, download: DownloadRequest):
     return;
   }
   try {
-    if (coding === "gzip") {
+    if (body.lengthBytes !== undefined && body.lengthBytes <= AT_ONCE_BYTES && coding === "identity") {
+      // A stream would cost more than such a file.
+      response.end(Buffer.concat(await Array.fromAsync(body.content)));
+    } else if (coding === "gzip") {
       await pipeline(body.content, createGzip({ level: download.gzipLevel }), response);
     } else await pipeline(body.content, response);
   } catch (error) {

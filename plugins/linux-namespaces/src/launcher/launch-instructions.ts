@@ -1,4 +1,5 @@
 import { join } from "node:path";
+import type { GroupFile } from "./launcher.js";
 import type { PreparedTemplate, SandboxFacts, SandboxPaths } from "./sandbox-record.js";
 import type { UserNamespace } from "./user-namespace.js";
 
@@ -14,10 +15,14 @@ export interface LaunchedSandbox {
   readonly template: PreparedTemplate;
   readonly facts: SandboxFacts;
   readonly group: {
+    /** Directories of its control groups. */
+    readonly paths: readonly string[];
     /** Control group of version 2 to start in; empty for none. */
     readonly unifiedPath: string;
     /** Files of the other groups that the first process writes itself into. */
     readonly joinFiles: readonly string[];
+    /** Files that limit the groups. */
+    limitFiles(limits: SandboxFacts["limits"]): readonly GroupFile[];
   };
   readonly volumes: readonly MountedVolume[];
   /** True for a restart, whose layers exist. Their contents are not trusted: nothing is written to them from here. */

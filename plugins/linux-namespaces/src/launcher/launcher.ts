@@ -15,7 +15,7 @@ const OPERATIONS = {
   confine: 8,
   kill: 9,
   connect: 10,
-  groups: 11,
+  prepare: 11,
 } as const;
 type Operation = keyof typeof OPERATIONS;
 
@@ -42,6 +42,14 @@ export interface GroupFile {
   readonly text: string;
   /** True for a file that some kernels do not have. */
   readonly isOptional: boolean;
+}
+
+/** What has to exist before a sandbox is launched. */
+interface Preparation {
+  readonly record: { readonly path: string; readonly text: string };
+  /** Directories of control groups. */
+  readonly groups: readonly string[];
+  readonly files: readonly GroupFile[];
 }
 
 interface Waiting {
@@ -118,10 +126,13 @@ export class Launcher {
     await this.#ask("remove", paths);
   }
 
-  /** Makes control groups, then writes to their files. @throws Error that names the path. */
-  async makeGroups(paths: readonly string[], texts: readonly GroupFile[]): Promise<void> {
-    const files = texts.flatMap(({ path, text, isOptional }) => [`${isOptional ? "-" : ""}${path}`, text]);
-    await this.#ask("groups", [String(paths.length), ...paths, ...files]);
+  /**
+   * Writes the record of a sandbox, then makes its control groups, then writes to their files.
+   * @throws Error that names the path.
+   */
+  async prepare({ record, groups, files }: Preparation): Promise<void> {
+    const texts = files.flatMap(({ path, text, isOptional }) => [`${isOptional ? "-" : ""}${path}`, text]);
+    await this.#ask("prepare", [record.path, record.text, String(groups.length), ...groups, ...texts]);
   }
 
   /** Runs a program of the host. @param input at most 64 KiB. */

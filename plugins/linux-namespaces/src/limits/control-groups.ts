@@ -1,9 +1,9 @@
 import { access, constants, mkdir, readFile, readdir, rmdir, writeFile } from "node:fs/promises";
 import { basename, dirname, join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
-import { SandboxError, messageOf } from "@coppice/core";
+import { SandboxError } from "@coppice/core";
 import { canAccess } from "../launcher/can-access.js";
-import type { GroupFile, Launcher } from "../launcher/launcher.js";
+import type { GroupFile } from "../launcher/launcher.js";
 
 /** Controllers that measure and limit a sandbox. `cpuacct` is part of `cpu` in version 2. */
 export type Controller = "memory" | "cpu" | "cpuacct" | "pids" | "freezer";
@@ -45,8 +45,6 @@ const REMOVE_PAUSE_MS = 10;
 /** Processes that wait for a busy disk freeze only after that wait. */
 const FREEZE_TIMEOUT_MS = 10_000;
 const FREEZE_PAUSE_MS = 10;
-
-type GroupMaker = Pick<Launcher, "makeGroups">;
 
 /** Control groups of this host that the server may use: version 2 where possible, otherwise version 1 by controller. */
 export class ControlGroups {
@@ -90,22 +88,13 @@ export class ControlGroups {
     return new Map([...this.#hierarchies].map(([controller, { version }]) => [controller, version]));
   }
 
-  /** Creates the empty groups of a sandbox, by the launcher: a dozen files one after the other take it no time. */
-  async create(id: string, limits: GroupLimits, launcher: GroupMaker): Promise<ControlGroup> {
+  /** The groups of a sandbox, which the launcher makes. */
+  of(id: string): ControlGroup {
     const record: Record<string, GroupRecord[string]> = {};
     for (const [controller, { version, parent }] of this.#hierarchies) {
       record[controller] = { version, path: join(parent, id) };
     }
-    const group = new ControlGroup(record);
-    try {
-      await launcher.makeGroups(group.paths, group.limitFiles(limits));
-      return group;
-    } catch (error) {
-      await group.remove();
-      throw new SandboxError("internal_error", `cannot make control groups: ${messageOf(error)}`, {
-        cause: error,
-      });
-    }
+    return new ControlGroup(record);
   }
 
   /** Removes the groups of unknown sandboxes. */

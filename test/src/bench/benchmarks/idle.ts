@@ -1,23 +1,38 @@
 import { readFile, readdir } from "node:fs/promises";
 import { availableParallelism } from "node:os";
+import { setTimeout as sleep } from "node:timers/promises";
 import type { Benchmark } from "../kit/benchmark.js";
-import type { BenchedSandbox } from "../kit/server-client.js";
+import type { BenchedSandbox, ServerClient } from "../kit/server-client.js";
+import { startOverConnect } from "../kit/start-over-connect.js";
 import type { WatchedProcess } from "../kit/watched-process.js";
 
 const KIB = 1024;
 const MIB = 2 ** 20;
 
-/** Cost of idle sandboxes: their processes, the kernel's share, and the growth of the server. */
-export const idle: Benchmark = async (server, { sandboxes: count }) => {
+const SETTLE_MS = 1000;
+const WARM_UPS = 50;
+
+/**
+ * Cost of idle sandboxes: their processes, the kernel's share, the growth of the server, its processor time, and how
+ * long a command takes with one of them alive and with all.
+ */
+export const idle: Benchmark = async (server, { sandboxes: count, seconds }) => {
   // Shared state that the first sandbox creates does not count for any of them.
   await server.killSandbox(await server.createSandbox());
   const before = await memoryNow(server.process);
-  const sandboxes: BenchedSandbox[] = [];
+  const first = await server.createSandbox();
+  const alone = await commands(server, first, seconds);
+  const sandboxes: BenchedSandbox[] = [first];
   while (sandboxes.length < count) {
     const batch = Math.min(availableParallelism(), count - sandboxes.length);
     sandboxes.push(...(await Promise.all(Array.from({ length: batch }, () => server.createSandbox()))));
   }
+  await sleep(SETTLE_MS);
   const after = await memoryNow(server.process);
+  const { allMs } = server.process.processorTime();
+  await sleep(seconds * 1000);
+  const idleMs = server.process.processorTime().allMs - allMs;
+  const among = await commands(server, first, seconds);
   const each = (bytes: number): string => `${(bytes / count / KIB).toFixed(0)} KiB`;
   const whole = (bytes: number): string => `${(bytes / MIB).toFixed(1)} MiB`;
   const row = (label: string, bytes: number): string => `  ${label}: ${each(bytes)} each, ${whole(bytes)}`;
@@ -27,15 +42,44 @@ export const idle: Benchmark = async (server, { sandboxes: count }) => {
     row("kernel (slab, stacks, page tables)", after.kernelBytes - before.kernelBytes),
     row("server (RSS)", after.serverBytes - before.serverBytes),
     row("host (less available)", before.availableBytes - after.availableBytes),
+    `  server (processor time): ${(idleMs / seconds).toFixed(1)} ms each second`,
   ];
   return {
     notes: [lines.join("\n")],
+    readings: [
+      {
+        title: `idle: Start of true in one of them`,
+        unit: "ms",
+        rows: [
+          { label: "one alive", samples: alone },
+          { label: `${count} alive`, samples: among },
+        ],
+      },
+    ],
     comparisons: [],
     close: async () => {
       for (const sandbox of sandboxes) await server.killSandbox(sandbox);
     },
   };
 };
+
+/** @returns how long each of them took, one after the other. */
+async function commands(
+  server: ServerClient,
+  sandbox: BenchedSandbox,
+  seconds: number,
+): Promise<readonly number[]> {
+  // The first pays for connections, caches and compilation.
+  for (let count = 0; count < WARM_UPS; count += 1) await startOverConnect(server, sandbox, { cmd: "true" });
+  const tookMs: number[] = [];
+  const endMs = performance.now() + seconds * 1000;
+  do {
+    const startMs = performance.now();
+    await startOverConnect(server, sandbox, { cmd: "true" });
+    tookMs.push(performance.now() - startMs);
+  } while (performance.now() < endMs);
+  return tookMs;
+}
 
 interface Memory {
   readonly agentBytes: number;
