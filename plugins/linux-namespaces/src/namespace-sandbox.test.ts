@@ -40,6 +40,24 @@ describe("limits of a linux-namespaces sandbox", { skip: reasonToSkip() ?? false
     await sandbox.destroy();
   });
 
+  it("the disk of a sandbox is measured again only after one of its processes has run", async (context) => {
+    await using opened = await openTestBackend();
+    if (!(await wholeLimits(opened.backend)).has("cpuCount"))
+      return context.skip("no control group counts time");
+    const sandbox = await makeSandbox(opened.backend, {});
+    await writeMebibytes(sandbox, "/home/user/first", 1);
+    let { cpuUsedPercent, diskUsedBytes } = await sandbox.stats();
+    // The agent may still tidy up.
+    while (cpuUsedPercent > 0) ({ cpuUsedPercent, diskUsedBytes } = await sandbox.stats());
+    const layer = join(opened.directory, "sandboxes", sandbox.id, "layers", "root", "upper", "home", "user");
+    // By nobody inside, which no other way leads to.
+    await writeFile(join(layer, "second"), Buffer.alloc(2 * MEBIBYTE));
+    assert.equal((await sandbox.stats()).diskUsedBytes, diskUsedBytes);
+    assert.deepEqual((await runScript(sandbox, "true")).exit, { code: 0 });
+    assert.ok((await sandbox.stats()).diskUsedBytes >= diskUsedBytes + 2 * MEBIBYTE);
+    await sandbox.destroy();
+  });
+
   it("with layers in memory, programs inside meet the disk limit, too", async () => {
     await using opened = await openTestBackend({ layers: "memory" });
     const sandbox = await makeSandbox(opened.backend, { limits: { diskMiB: 16 } });

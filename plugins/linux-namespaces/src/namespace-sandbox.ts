@@ -108,6 +108,8 @@ export class NamespaceSandbox implements Sandbox {
   #isDetached = false;
   #isPaused = false;
   #lastUsage = { atMs: performance.now(), cpuMicros: 0 };
+  /** Processor time before the last measurement of its disk. */
+  #measuredAtCpuMicros: number | undefined;
   /** Known number of processes that the kernel killed at the memory limit. */
   #knownKills: number;
   #isOverDisk = false;
@@ -190,7 +192,7 @@ export class NamespaceSandbox implements Sandbox {
     this.#knownKills = Math.max(this.#knownKills, usage.outOfMemoryKills);
     const hasMemoryLimit = group.record["memory"] !== undefined;
     const memoryTotalBytes = hasMemoryLimit ? Math.min(limits.memoryMiB * MEBIBYTE, totalmem()) : totalmem();
-    const disk = await this.#disk();
+    const disk = await this.#disk(usage.cpuMicros);
     return {
       cpuCount: limits.cpuCount,
       cpuUsedPercent: this.#cpuSinceLast(usage),
@@ -235,6 +237,7 @@ export class NamespaceSandbox implements Sandbox {
     const isHeldByFileSystem = memoryLayersMiB !== undefined || project !== undefined;
     const inside = new InsideConnections(this.#options.launcher);
     this.#connection = agent;
+    this.#measuredAtCpuMicros = undefined;
     this.#inside = inside;
     this.#files = isHeldByFileSystem ? agent.files : filesWithQuota(agent.files, this.#quota);
     const watched = isHeldByFileSystem ? undefined : this.#watchDisk();
@@ -458,19 +461,28 @@ export class NamespaceSandbox implements Sandbox {
     return this.#facts.limits;
   }
 
-  async #disk(): Promise<Pick<Stats, "diskUsedBytes" | "diskTotalBytes">> {
+  /** @param cpuMicros processor time of its processes until now; undefined where it is unknown. */
+  async #disk(cpuMicros?: number): Promise<Pick<Stats, "diskUsedBytes" | "diskTotalBytes">> {
     const { paths, quotas } = this.#options;
     const facts = this.#facts;
     const total = this.#limits.diskMiB * MEBIBYTE;
     if (facts.memoryLayersMiB === undefined) {
       const counted = facts.project === undefined ? undefined : await quotas?.usage(facts.project);
-      const used = counted ?? (await this.#quota.measure());
+      const used = counted ?? (await this.#measureDisk(cpuMicros));
       return { diskUsedBytes: Math.min(used, total), diskTotalBytes: total };
     }
     // Files in memory are visible only in its own namespace.
     const init = await readInit(paths);
     const { blocks, bavail, bsize } = await statfs(`/proc/${init?.pid ?? 0}/root/`);
     return { diskUsedBytes: (blocks - bavail) * bsize, diskTotalBytes: blocks * bsize };
+  }
+
+  /** A measurement looks at every file. None has changed where no process has run: the server writes by the agent. */
+  async #measureDisk(cpuMicros: number | undefined): Promise<number> {
+    if (cpuMicros !== undefined && cpuMicros === this.#measuredAtCpuMicros) return this.#quota.confirm();
+    const used = await this.#quota.measure();
+    this.#measuredAtCpuMicros = cpuMicros;
+    return used;
   }
 
   #cpuSinceLast({ cpuMicros = 0 }: GroupUsage): number {

@@ -31,6 +31,12 @@ export class DiskQuota {
     return this.#measuring;
   }
 
+  /** The last measurement, which is still true. */
+  confirm(): number {
+    this.#measuredAtMs = performance.now();
+    return this.#usedBytes;
+  }
+
   /** Passes data on while there is room. @throws SandboxError resource_exhausted */
   async *admit(data: AsyncIterable<Uint8Array>): AsyncGenerator<Uint8Array> {
     if (performance.now() - this.#measuredAtMs > this.#options.maximumAgeMs) await this.measure();
