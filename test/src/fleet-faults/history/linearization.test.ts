@@ -46,6 +46,7 @@ const EXPLAINED: Readonly<Record<string, readonly Operation[]>> = {
   ],
   "a loss while an increment was under way": [at(0, 1, CREATE), at(2, 6, increment(1)), at(3, 5, GONE)],
   "a list that was made before the creation": [at(0, 5, CREATE), at(1, 6, GONE), at(7, 8, THERE)],
+  "two kills at one time": [at(0, 1, CREATE), at(2, 5, { kind: "kill" }), at(3, 6, { kind: "kill" })],
   "a kill of unknown outcome, and a sandbox that goes on": [
     at(0, 1, CREATE),
     at(2, undefined, { kind: "kill" }),

@@ -22,6 +22,7 @@ export function afterAction(state: SandboxState, action: Action): SandboxState |
     case "gone":
       return isRunning ? "ended" : state;
     case "kill":
-      return isRunning ? "ended" : undefined;
+      // Of two at one time both are told that it has ended.
+      return state === "unmade" ? undefined : "ended";
   }
 }
