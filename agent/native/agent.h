@@ -23,6 +23,8 @@ enum {
   FILES_LIMIT = 256,
   GROUPS_LIMIT = 64,
   SHARED_PIPE_BYTES = 1024 * 1024,
+  // Most of a stream in one frame. A pipe that was found full gets this capacity.
+  RELAY_BYTES = PAYLOAD_LIMIT,
 };
 
 /** An object named by an id of the server. Freed at the end of the turn in which `is_dead` was set. */
@@ -71,6 +73,7 @@ struct sink {
 struct source {
   int fd;
   uint8_t frame;
+  bool is_wide;
 };
 
 /** Output that was sent and not paid for with credit, as entries in a row. */

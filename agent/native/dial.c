@@ -55,7 +55,7 @@ void dial_request(uint32_t id, const struct request *request) {
   struct dial *dial = add_object(sizeof *dial, &dial_kind, id);
   if (dial == NULL) return send_error(id, STAGE_DIAL, EMFILE, "");
   dial->input = (struct sink){.fd = -1, .window = INPUT_WINDOW_BYTES};
-  dial->output = (struct source){-1, REPLY_OUTPUT};
+  dial->output = (struct source){.fd = -1, .frame = REPLY_OUTPUT};
   dial->object.credit = request->credit;
   dial->port = request->port;
   set_descriptor(dial, start_connecting(dial->port, false));

@@ -162,8 +162,8 @@ void process_spawn(uint32_t id, const struct spawn_request *request) {
   if (process != NULL) {
     process->entry = entry;
     process->input = (struct sink){.fd = streams.near[0], .window = INPUT_WINDOW_BYTES};
-    process->output = (struct source){streams.near[1], REPLY_OUTPUT};
-    process->error_output = (struct source){streams.near[2], REPLY_ERROR_OUTPUT};
+    process->output = (struct source){.fd = streams.near[1], .frame = REPLY_OUTPUT};
+    process->error_output = (struct source){.fd = streams.near[2], .frame = REPLY_ERROR_OUTPUT};
   }
   if (process == NULL || !keep_label(process, request->label)) {
     if (error == 0) error = errno;

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "agent.h"
+#include "platform.h"
 
 bool can_relay(const struct object *object) {
   return is_connected() && object->credit > FRAME_COST && room() >= REPLY_BYTES + CHUNK_BYTES + HEADER_BYTES;
@@ -13,7 +14,9 @@ bool can_relay(const struct object *object) {
 int relay_source(struct source *source, struct object *object, struct kept *kept) {
   if (object->credit <= FRAME_COST || room() < REPLY_BYTES + CHUNK_BYTES + HEADER_BYTES) return 0;
   size_t length = (size_t)object->credit - FRAME_COST;
-  if (length > CHUNK_BYTES) length = CHUNK_BYTES;
+  if (length > RELAY_BYTES) length = RELAY_BYTES;
+  size_t space = room() - REPLY_BYTES - HEADER_BYTES;
+  if (length > space) length = space;
   struct writer frame = begin_frame(source->frame, object->id);
   size_t filled = 0;
   // A terminal yields a page per read, but a frame costs the server the same for any size.
@@ -27,6 +30,10 @@ int relay_source(struct source *source, struct object *object, struct kept *kept
   }
   if (kept != NULL) kept_add(kept, source->frame, frame.bytes + frame.length - filled, (uint32_t)filled);
   finish_frame(&frame);
+  if (filled >= CHUNK_BYTES && !source->is_wide) {
+    source->is_wide = true;
+    platform_widen_pipe(source->fd, RELAY_BYTES);
+  }
   object->credit -= (uint32_t)filled + FRAME_COST;
   return 1;
 }

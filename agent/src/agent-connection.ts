@@ -6,6 +6,7 @@ import { AgentDial, DIAL_WINDOW_BYTES } from "./agent-dial.js";
 import { AgentFiles, type AgentFilesOptions, type Expected } from "./files/agent-files.js";
 import { AgentProcess, KEPT_WINDOW_BYTES, OUTPUT_WINDOW_BYTES } from "./agent-process.js";
 import type { ProcessDescriptors } from "./process-descriptors.js";
+import { isBorrowed } from "./connect-socket.js";
 import type { Channel, Link } from "./wire/channel.js";
 import { FrameReader } from "./wire/frame-reader.js";
 import { FrameWriter } from "./wire/frame-writer.js";
@@ -97,8 +98,9 @@ export class AgentConnection {
     stream.on("end", () => stream.destroy());
     stream.on("data", (chunk: Buffer) => {
       this.#receive(chunk);
-      releaseMemory(chunk);
+      if (!isBorrowed(chunk)) releaseMemory(chunk);
     });
+    stream.resume();
   }
 
   /**

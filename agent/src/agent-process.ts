@@ -1,4 +1,5 @@
 import { constants } from "node:os";
+import { releaseMemory } from "@coppice/core";
 import {
   type Exit,
   type Output,
@@ -22,6 +23,9 @@ export const KEPT_WINDOW_BYTES = 1_048_576;
 
 /** Input in pieces of this size goes through the pipe of the process itself, where it can be had. */
 const LARGE_INPUT_BYTES = 131_072;
+
+/** Output in pieces of this size is worth a release. */
+const LARGE_OUTPUT_BYTES = 16_384;
 
 /** Facts about a process when it appears. */
 export interface ProcessFacts {
@@ -193,7 +197,9 @@ export class AgentProcess implements Process, Channel {
     const cost = this.#queue.spend(data.byteLength);
     this.#receivedBytes += data.byteLength;
     if (this.keeping !== undefined) this.#unconfirmed.push({ endsAt: this.#receivedBytes, cost });
-    this.#queue.push({ stream, data }, cost);
+    const output = { stream, data } as const;
+    const isLarge = data.byteLength >= LARGE_OUTPUT_BYTES;
+    this.#queue.push(isLarge ? { ...output, release: () => releaseMemory(data) } : output, cost);
   }
 
   #confirm(offset: number): void {

@@ -44,6 +44,7 @@ export { isLocalClient, isSameOrigin } from "./http/clients/local-client.js";
 export { permit, requireScope } from "./http/surfaces/permit.js";
 export * from "./http/surfaces/principal.js";
 export { type MessageStream, messageStreamOf } from "./http/messages/message-stream.js";
+export { putBase64 } from "./http/messages/put-base64.js";
 export * from "./http/creations/client-creations.js";
 export { endUnlessClaimed, type Waiting } from "./http/creations/claimed.js";
 export { sandboxesOf, tenantOf } from "./http/surfaces/tenant-of.js";

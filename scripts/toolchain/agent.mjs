@@ -1,7 +1,7 @@
 import { createHash } from "node:crypto";
 import { existsSync } from "node:fs";
 import { mkdir, readFile, readdir, rename, rm, writeFile } from "node:fs/promises";
-import { join } from "node:path";
+import { join, relative, resolve } from "node:path";
 import { canInstallDebianPackages, installDebianPackages } from "./apt.mjs";
 import { ROOT, TOOLCHAIN } from "./project.mjs";
 import { FailedStep, outputOf, runStep, told } from "./step.mjs";
@@ -14,8 +14,16 @@ const STAND_INS = join(SOURCES, "testing");
 const FOLDER = join(TOOLCHAIN, "agent");
 /** A separate program, built on demand. */
 const APART = "fuzz-frames.c";
-/** An addon of Node, where the system has what it uses. */
-const ADDON = join("addon", "descriptors.c");
+/** Addons of Node, where the system and the processor have what they use. */
+const ADDONS =
+  process.platform !== "linux"
+    ? []
+    : [
+        { name: "descriptors.node", source: join(SOURCES, "addon", "descriptors.c") },
+        ...(process.arch === "x64"
+          ? [{ name: "base64.node", source: join(ROOT, "core", "native", "base64.c") }]
+          : []),
+      ];
 const ADDON_FLAGS = ["-shared", "-fPIC"];
 /** The second where the first has no C library that can be linked statically. */
 const COMPILERS = ["cc", "musl-gcc"];
@@ -40,7 +48,7 @@ async function sources() {
 /** Changes with everything that the program is made of. */
 async function digestOf(names) {
   const hash = createHash("sha256").update(JSON.stringify([OWN_FLAGS, process.platform, process.arch]));
-  for (const name of names) hash.update(`\0${name}\0`).update(await readFile(join(SOURCES, name)));
+  for (const name of names) hash.update(`\0${name}\0`).update(await readFile(resolve(SOURCES, name)));
   return hash.digest("hex");
 }
 
@@ -83,7 +91,7 @@ async function compile({ compiler: [program, ...words], env = process.env }, inp
 export async function ensureAgent() {
   if (!SYSTEMS.includes(process.platform)) return undefined;
   const names = await sources();
-  const digest = await digestOf([...names, ADDON]);
+  const digest = await digestOf([...names, ...ADDONS.map(({ source }) => relative(SOURCES, source))]);
   const folder = join(FOLDER, digest);
   const binary = join(folder, "coppice-agent");
   if (!existsSync(binary)) {
@@ -98,13 +106,8 @@ export async function ensureAgent() {
     await mkdir(folder, { recursive: true });
     const build = () => compile({ compiler: [compiler, ...OWN_FLAGS] }, inputsIn(SOURCES, names), binary);
     await told(`Building the agent with ${compiler}`, build);
-    if (process.platform === "linux") {
-      await compile(
-        { compiler: [compiler, ...FLAGS, ...ADDON_FLAGS] },
-        [join(SOURCES, ADDON)],
-        join(folder, "descriptors.node"),
-      );
-    }
+    for (const { name, source } of ADDONS)
+      await compile({ compiler: [compiler, ...FLAGS, ...ADDON_FLAGS] }, [source], join(folder, name));
   }
   await select(digest);
   return binary;

@@ -1,17 +1,16 @@
 import type { ServerResponse } from "node:http";
 import { type HandlerContext, createContextKey } from "@connectrpc/connect";
-import { writeChunk } from "./write-chunk.js";
 
 /** The answer of a streaming RPC, for messages that are encoded already. */
 export interface MessageStream {
   /** Encoding that the client reads: JSON, or binary protobuf. */
   readonly codec: "json" | "proto";
   /**
-   * Sends whole envelopes, split in any way, after everything that the handler has yielded. Call it only after the
-   * first yielded message, which sends the headers. Nothing is copied: the parts must not change. Resolves when there
-   * is room for more, or the client is gone.
+   * Sends whole envelopes after everything that the handler has yielded. Call it only after the first yielded message,
+   * which sends the headers. Nothing is copied: resolves when the system has all of it, or with false when the client is
+   * gone. The bytes must not change before.
    */
-  send(envelopes: readonly Uint8Array[]): Promise<void>;
+  send(envelopes: Uint8Array): Promise<boolean>;
 }
 
 /** Key of the response in the context of an RPC. */
@@ -31,7 +30,20 @@ export function messageStreamOf(context: HandlerContext): MessageStream {
     codec: isJson ? "json" : "proto",
     async send(envelopes) {
       if (!response.headersSent) throw new Error("a stream begins with a message that its handler yields");
-      await writeChunk(response, envelopes);
+      return written(response, envelopes);
     },
   };
+}
+
+function written(response: ServerResponse, bytes: Uint8Array): Promise<boolean> {
+  if (response.destroyed) return Promise.resolve(false);
+  const { promise, resolve } = Promise.withResolvers<boolean>();
+  const leave = (): void => resolve(false);
+  // A response whose socket is destroyed may never call back.
+  response.on("close", leave);
+  response.write(bytes, (error) => {
+    response.off("close", leave);
+    resolve(!error);
+  });
+  return promise;
 }

@@ -47,6 +47,8 @@ export interface OutputKeeping {
 export interface Output {
   readonly stream: "stdout" | "stderr" | "terminal";
   readonly data: Uint8Array;
+  /** Frees the data at once, for a reader who is the last one. Without a call the collector does. */
+  readonly release?: (() => void) | undefined;
 }
 
 /** End of a process: by itself, or by a signal. */

@@ -67,7 +67,7 @@ export interface StartedCommand {
    * @param from offset of the first byte instead of the next one: logged output from there on, then new output, each
    * byte once. Output that the log lost is left out, as offsets show. A future offset means the next byte.
    */
-  subscribe(signal: AbortSignal, from?: number): AsyncIterable<OutputPiece>;
+  subscribe(signal: AbortSignal, from?: number): OutputSubscription;
   /** Offset of the first byte that a subscription from this one would get. */
   keptFrom(offset: number): Promise<number>;
   /** Resolves when the bytes were accepted. @throws SandboxError failed_precondition when there is no open stdin. */
@@ -83,6 +83,12 @@ export interface StartedCommand {
   kill(signal: Signal, scope?: "process" | "group"): Promise<void>;
   /** @throws SandboxError failed_precondition without a terminal, invalid_argument for an impossible size. */
   resize(size: TerminalSize): Promise<void>;
+}
+
+/** Output of a command for one reader, who iterates it once. */
+export interface OutputSubscription extends AsyncIterable<OutputPiece> {
+  /** Takes further pieces that are there already, of so many bytes at most. Not while the next piece is awaited. */
+  taken(mostBytes: number): readonly OutputPiece[];
 }
 
 /** Selects a command of a sandbox; of several with one tag the newest. */

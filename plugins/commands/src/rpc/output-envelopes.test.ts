@@ -25,12 +25,12 @@ describe("output on its way to a process stream", () => {
             create(schema, { event: { event: { case: "data", value: { output: { case: name, value } } } } }),
           );
           assert.deepEqual(
-            Buffer.concat(outputEnvelopes(piece, "proto")),
+            outputEnvelopes([piece], "proto").bytes,
             enveloped(messages.map((message) => toBinary(schema, message))),
             `${size} bytes of ${stream}`,
           );
           assert.equal(
-            Buffer.concat(outputEnvelopes(piece, "json")).toString("latin1"),
+            outputEnvelopes([piece], "json").bytes.toString("latin1"),
             enveloped(messages.map((message) => Buffer.from(toJsonString(schema, message)))).toString(
               "latin1",
             ),

@@ -1,5 +1,6 @@
-import type { MessageStream } from "@coppice/core";
+import { type MessageStream, putBase64 } from "@coppice/core";
 import type { Output } from "@coppice/core/backend";
+import { EventBlock } from "./event-block.js";
 
 // envd's read size for pipes and terminals; clients may have sized buffers after it.
 const PIPE_CHUNK_BYTES = 32 * 1024;
@@ -16,21 +17,35 @@ const FIELDS = {
 } as const;
 
 type Field = (typeof FIELDS)[Output["stream"]];
+type Codec = MessageStream["codec"];
 
 /**
- * Encodes a piece of output as data events of a process stream (StartResponse and ConnectResponse have the same
- * layout): each in its envelope, in envd's sizes. Equals the output of protobuf's own encoders, in parts; in protobuf,
- * some parts are views of the piece.
+ * Encodes output as data events of a process stream (StartResponse and ConnectResponse have the same layout): each in its
+ * envelope, in envd's sizes. Equals the output of protobuf's own encoders.
  */
-export function outputEnvelopes({ stream, data }: Output, codec: MessageStream["codec"]): Buffer[] {
-  const field = FIELDS[stream];
+export function outputEnvelopes(pieces: readonly Output[], codec: Codec): EventBlock {
+  const sizeOf = codec === "json" ? jsonBytes : protoBytes;
   const put = codec === "json" ? putJson : putProto;
-  const parts: Buffer[] = [];
-  for (let from = 0; from < data.length; from += field.chunkBytes) {
-    const length = Math.min(field.chunkBytes, data.length - from);
-    put(parts, field, Buffer.from(data.buffer, data.byteOffset + from, length));
+  let bytes = 0;
+  for (const { field, chunk } of eventsOf(pieces)) bytes += ENVELOPE_BYTES + sizeOf(field, chunk.length);
+  const block = new EventBlock(bytes);
+  let end = 0;
+  for (const { field, chunk } of eventsOf(pieces)) {
+    block.bytes[end] = 0;
+    block.bytes.writeUInt32BE(sizeOf(field, chunk.length), end + 1);
+    end = put(block.bytes, end + ENVELOPE_BYTES, field, chunk);
   }
-  return parts;
+  return block;
+}
+
+function* eventsOf(pieces: readonly Output[]): Generator<{ readonly field: Field; readonly chunk: Buffer }> {
+  for (const { stream, data } of pieces) {
+    const field = FIELDS[stream];
+    for (let from = 0; from < data.length; from += field.chunkBytes) {
+      const length = Math.min(field.chunkBytes, data.length - from);
+      yield { field, chunk: Buffer.from(data.buffer, data.byteOffset + from, length) };
+    }
+  }
 }
 
 const JSON_END = '"}}}';
@@ -39,33 +54,31 @@ function jsonStart({ name }: Field): string {
   return `{"event":{"data":{"${name}":"`;
 }
 
-function putJson(parts: Buffer[], field: Field, chunk: Buffer): void {
-  const start = jsonStart(field);
-  const base64 = chunk.toString("base64");
-  const length = start.length + base64.length + JSON_END.length;
-  const envelope = Buffer.allocUnsafe(ENVELOPE_BYTES + length);
-  envelope[0] = 0;
-  let end = envelope.writeUInt32BE(length, 1);
-  for (const text of [start, base64, JSON_END]) end += envelope.write(text, end, "latin1");
-  parts.push(envelope);
+function jsonBytes(field: Field, dataBytes: number): number {
+  return jsonStart(field).length + Math.ceil(dataBytes / 3) * 4 + JSON_END.length;
+}
+
+function putJson(bytes: Buffer, at: number, field: Field, chunk: Buffer): number {
+  const from = at + bytes.write(jsonStart(field), at, "latin1");
+  const end = putBase64(bytes, from, chunk);
+  return end + bytes.write(JSON_END, end, "latin1");
 }
 
 /** `event` of the response, and `data` of the event; both length-delimited. */
 const EVENT_TAG = (1 << 3) | 2;
 const DATA_TAG = (2 << 3) | 2;
-// Three tags, and three lengths of up to three bytes.
-const HEAD_BYTES = ENVELOPE_BYTES + 3 * 4;
 
-function putProto(parts: Buffer[], field: Field, chunk: Buffer): void {
+function protoBytes(_field: Field, dataBytes: number): number {
+  return delimitedBytes(delimitedBytes(delimitedBytes(dataBytes)));
+}
+
+function putProto(bytes: Buffer, at: number, field: Field, chunk: Buffer): number {
   const data = delimitedBytes(chunk.length);
-  const event = delimitedBytes(data);
-  const head = Buffer.allocUnsafe(HEAD_BYTES);
-  head[0] = 0;
-  let end = head.writeUInt32BE(delimitedBytes(event), 1);
-  end = writeDelimiter(head, end, { tag: EVENT_TAG, length: event });
-  end = writeDelimiter(head, end, { tag: DATA_TAG, length: data });
-  end = writeDelimiter(head, end, { tag: (field.number << 3) | 2, length: chunk.length });
-  parts.push(head.subarray(0, end), chunk);
+  let end = writeDelimiter(bytes, at, { tag: EVENT_TAG, length: delimitedBytes(data) });
+  end = writeDelimiter(bytes, end, { tag: DATA_TAG, length: data });
+  end = writeDelimiter(bytes, end, { tag: (field.number << 3) | 2, length: chunk.length });
+  bytes.set(chunk, end);
+  return end + chunk.length;
 }
 
 /** Size of a length-delimited field: its tag, its length and its bytes. */

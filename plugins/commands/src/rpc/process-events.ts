@@ -1,10 +1,15 @@
+import { setImmediate as nextTurn } from "node:timers/promises";
 import type { MessageInitShape } from "@bufbuild/protobuf";
 import { type Clock, type MessageStream, SandboxError } from "@coppice/core";
-import type { StartedCommand } from "../contract/commands.js";
+import type { OutputPiece, OutputSubscription, StartedCommand } from "../contract/commands.js";
 import { describeExit } from "../contract/exit-report.js";
 import type { ProcessEventSchema } from "../generated/process/process_pb.js";
 import { withKeepalives } from "./keepalive.js";
+import { BATCH_BYTES } from "./event-block.js";
 import { outputEnvelopes } from "./output-envelopes.js";
+
+/** A piece of this size is one of many. */
+const FLOOD_BYTES = 16 * 1024;
 
 export interface FollowOptions {
   /** The stream stops silently when the client has gone. */
@@ -32,7 +37,7 @@ export async function* processEvents(
   yield { event: { event: { case: "start", value: { pid: command.pid } } } };
   for await (const piece of withKeepalives(output, { intervalMs: keepaliveMs, clock })) {
     if (piece === undefined) yield { event: { event: { case: "keepalive", value: {} } } };
-    else await messages.send(outputEnvelopes(piece, messages.codec));
+    else await sendOutput(messages, [piece, ...(await moreOf(output, piece.data.length))]);
   }
   if (deadline?.aborted) throw new SandboxError("request_timeout", "context deadline exceeded");
   if (command.end === undefined) return;
@@ -41,4 +46,17 @@ export async function* processEvents(
   const { error, ...report } = describeExit(exit);
   const end = error === undefined ? report : { ...report, error };
   yield { event: { event: { case: "end", value: end } } };
+}
+
+/** What can be sent together with a piece. A client of little output gets it at once. */
+async function moreOf(output: OutputSubscription, pieceBytes: number): Promise<readonly OutputPiece[]> {
+  // The rest of what this turn of the event loop reads comes before its end.
+  if (pieceBytes >= FLOOD_BYTES) await nextTurn();
+  return output.taken(BATCH_BYTES - pieceBytes);
+}
+
+async function sendOutput(messages: MessageStream, pieces: readonly OutputPiece[]): Promise<void> {
+  const block = outputEnvelopes(pieces, messages.codec);
+  for (const { release } of pieces) release?.();
+  if (await messages.send(block.bytes)) block.release();
 }

@@ -1,4 +1,4 @@
-import type { OutputPiece } from "../contract/commands.js";
+import type { OutputPiece, OutputSubscription } from "../contract/commands.js";
 
 // Overhead of a queue entry, so that a flood of tiny pieces is bounded as well.
 const ENTRY_BYTES = 64;
@@ -16,7 +16,7 @@ export class OutputFan {
   }
 
   /** Everything published from now on, until the fan is closed or the signal aborts. Iterate once. */
-  subscribe(signal: AbortSignal): AsyncIterable<OutputPiece> {
+  subscribe(signal: AbortSignal): OutputSubscription {
     const subscription = new Subscription({
       signal,
       onRoom: () => this.#wake(),
@@ -30,9 +30,10 @@ export class OutputFan {
     return subscription;
   }
 
-  /** Resolves when every subscriber has room for more. */
+  /** Resolves when every subscriber has room for more. The piece is released when each of them has released it. */
   async publish(output: OutputPiece): Promise<void> {
-    for (const subscription of this.#subscriptions) subscription.push(output);
+    const piece = sharedBy(this.#subscriptions.size, output);
+    for (const subscription of this.#subscriptions) subscription.push(piece);
     while (this.#isFull()) {
       await new Promise<void>((resolve) => {
         this.#waiting = resolve;
@@ -61,6 +62,18 @@ export class OutputFan {
   }
 }
 
+function sharedBy(readers: number, piece: OutputPiece): OutputPiece {
+  const { release } = piece;
+  if (readers === 0) release?.();
+  if (readers < 2 || release === undefined) return piece;
+  let left = readers;
+  const leave = (): void => {
+    left -= 1;
+    if (left === 0) release();
+  };
+  return { ...piece, release: leave };
+}
+
 interface SubscriptionOptions {
   readonly signal: AbortSignal;
   readonly onRoom: () => void;
@@ -68,7 +81,7 @@ interface SubscriptionOptions {
 }
 
 // No async generator: `return` has to work while a `next` is pending.
-class Subscription implements AsyncIterableIterator<OutputPiece> {
+class Subscription implements AsyncIterableIterator<OutputPiece>, OutputSubscription {
   readonly #options: SubscriptionOptions;
   readonly #queue: OutputPiece[] = [];
   readonly #leave = (): void => this.#finish();
@@ -96,13 +109,21 @@ class Subscription implements AsyncIterableIterator<OutputPiece> {
     this.#settle({ done: true, value: undefined });
   }
 
-  next(): Promise<IteratorResult<OutputPiece>> {
-    const output = this.#queue.shift();
-    if (output !== undefined) {
-      this.queuedBytes -= output.data.length + ENTRY_BYTES;
-      this.#options.onRoom();
-      return Promise.resolve({ done: false, value: output });
+  taken(mostBytes: number): readonly OutputPiece[] {
+    const pieces: OutputPiece[] = [];
+    let bytes = 0;
+    for (let [next] = this.#queue; next !== undefined; [next] = this.#queue) {
+      bytes += next.data.length;
+      if (bytes > mostBytes) break;
+      pieces.push(next);
+      this.#shift();
     }
+    return pieces;
+  }
+
+  next(): Promise<IteratorResult<OutputPiece>> {
+    const output = this.#shift();
+    if (output !== undefined) return Promise.resolve({ done: false, value: output });
     if (this.#isClosed) return Promise.resolve({ done: true, value: undefined });
     return new Promise((resolve) => {
       this.#pending = resolve;
@@ -119,10 +140,18 @@ class Subscription implements AsyncIterableIterator<OutputPiece> {
   }
 
   #finish(): void {
-    this.#queue.length = 0;
+    for (const { release } of this.#queue.splice(0)) release?.();
     this.queuedBytes = 0;
     this.close();
     this.#options.onLeave();
+  }
+
+  #shift(): OutputPiece | undefined {
+    const output = this.#queue.shift();
+    if (output === undefined) return undefined;
+    this.queuedBytes -= output.data.length + ENTRY_BYTES;
+    this.#options.onRoom();
+    return output;
   }
 
   #settle(result: IteratorResult<OutputPiece>): void {

@@ -1,15 +1,16 @@
-import type { OutputPiece } from "../contract/commands.js";
+import type { OutputPiece, OutputSubscription } from "../contract/commands.js";
 
 interface ReplayedOptions {
   readonly history: AsyncIterable<OutputPiece>;
   /** Already subscribed. */
-  readonly live: AsyncIterable<OutputPiece>;
+  readonly live: OutputSubscription;
   readonly signal: AbortSignal;
 }
 
 /** Yields the history, then live output. Meanwhile live output waits with its command. */
-export function replayed({ history, live, signal }: ReplayedOptions): AsyncIterable<OutputPiece> {
+export function replayed({ history, live, signal }: ReplayedOptions): OutputSubscription {
   const iterator = live[Symbol.asyncIterator]();
+  let isLive = false;
   const both = (async function* () {
     try {
       for await (const piece of history) {
@@ -21,9 +22,11 @@ export function replayed({ history, live, signal }: ReplayedOptions): AsyncItera
       await iterator.return?.();
       throw error;
     }
+    isLive = true;
     yield* live;
   })();
   return {
+    taken: (mostBytes) => (isLive ? live.taken(mostBytes) : []),
     [Symbol.asyncIterator]: () => ({
       next: () => both.next(),
       // A generator that never began, or is busy, would not release the live subscription.

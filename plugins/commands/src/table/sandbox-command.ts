@@ -5,6 +5,7 @@ import type {
   CommandEnd,
   CommandOutcome,
   OutputPiece,
+  OutputSubscription,
   StartCommand,
   StartedCommand,
 } from "../contract/commands.js";
@@ -77,7 +78,7 @@ export class SandboxCommand implements StartedCommand {
     void this.#awaitExit();
   }
 
-  subscribe(signal: AbortSignal, from?: number): AsyncIterable<OutputPiece> {
+  subscribe(signal: AbortSignal, from?: number): OutputSubscription {
     const live = this.#output.subscribe(signal);
     const { recording } = this.#options;
     if (recording === undefined || from === undefined || from >= this.#outputBytes) return live;
@@ -149,7 +150,8 @@ export class SandboxCommand implements StartedCommand {
         if (this.end !== undefined) break;
         const data = this.#withoutReplayed(output.data);
         if (data.length === 0) continue;
-        const piece: OutputPiece = { stream: output.stream, data, offset: this.#outputBytes };
+        const { stream, release } = output;
+        const piece: OutputPiece = { stream, data, offset: this.#outputBytes, release };
         this.#outputBytes += data.length;
         if (recording === undefined) this.#process.keeping?.confirm(this.#outputBytes);
         else recording.append(piece);
