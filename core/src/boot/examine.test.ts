@@ -131,7 +131,7 @@ it("a data directory that a server uses, or that is damaged, is a failure and st
   const inUse = await linesOf([memoryBackend()]);
   assert.equal(
     inUse[1],
-    `FAIL  dataDir: the ledger ${join(dataDir, "ledger.sqlite")} is in use: another server runs on this data directory`,
+    `FAIL  dataDir: the ledger ${join(dataDir, "ledger.sqlite")} is in use: another server runs on this data directory, stop it first`,
   );
   await server.sandboxes.create({ template: "base", timeoutMs: undefined, secure: false });
   await server.stop();

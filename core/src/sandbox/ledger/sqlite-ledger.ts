@@ -546,7 +546,7 @@ function checkPages(database: DatabaseSync): void {
 
 function refusal(path: string, error: unknown): string {
   if (sqliteErrorCode(error) === SQLITE_BUSY) {
-    return `the ledger ${path} is in use: another server runs on this data directory`;
+    return `the ledger ${path} is in use: another server runs on this data directory, stop it first`;
   }
   const reason = error instanceof z.ZodError ? z.prettifyError(error) : messageOf(error);
   return `cannot use the ledger ${path}: ${reason}. Restore it from a backup, or move it away to start without its sandboxes`;
