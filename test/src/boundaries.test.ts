@@ -143,7 +143,7 @@ const ROOMS: Readonly<Record<string, readonly string[]>> = {
     "socket",
   ],
   "plugins/events/src": ["store", "webhooks"],
-  "plugins/fleet/src": ["store", "membership", "records", "placement", "routing", "verbs"],
+  "plugins/fleet/src": ["store", "membership", "records", "placement", "routing", "observe", "verbs"],
   "plugins/files/src": ["watch", "service", "headers", "http", "rpc"],
   "plugins/jail-freebsd/src": ["host", "jails", "zfs", "network", "templates"],
   "plugins/jupyter/src": ["json", "transport", "programs", "kernel", "contexts", "e2b", "server"],

@@ -27,8 +27,11 @@ import { z } from "zod";
 import { CORDONS } from "./placement/cordons.js";
 import { FleetPlacement } from "./placement/fleet-placement.js";
 import { askedOf, offer, ownOffer } from "./placement/offer.js";
+import { type clockAnswer, examineFleet } from "./observe/examine-fleet.js";
+import { fleetMetrics } from "./observe/fleet-metrics.js";
 import { FleetPeers } from "./routing/fleet-peers.js";
 import { search, searchHere } from "./routing/search.js";
+import { peerConnections } from "./routing/http-peer.js";
 import { KeyView } from "./store/key-view.js";
 import { openStore } from "./store/open-store.js";
 import { fleetCordon, fleetUncordon } from "./verbs/fleet-cordon.js";
@@ -67,7 +70,16 @@ export const plugin = definePlugin({
     const { config, log } = context;
     const { secret, address, connectTimeout: connectMs, maxLookups } = config;
     const node = config.node ?? hostname().toLowerCase();
-    const store = openStore(config, clock);
+    const metrics = fleetMetrics({
+      registry: context.metrics,
+      now: {
+        servers: () => nodes.entries(),
+        sandboxes: () => found.size,
+        leaseMs: () => membership.fence.leftMs,
+        revision: () => found.revision,
+      },
+    });
+    const store = metrics.measured(openStore(config, clock));
     context.onStop(() => store.close());
 
     const { version } = JSON.parse(readFileSync(PACKAGE, "utf8")) as { readonly version: string };
@@ -97,7 +109,10 @@ export const plugin = definePlugin({
       store,
       prefix: SANDBOXES,
       parse: sandboxOf,
-      onChange: (id, now) => now !== undefined && own.onRecord(id, now),
+      onChange: (id, now, before) => {
+        metrics.recordChanged(now, before);
+        if (now !== undefined) own.onRecord(id, now);
+      },
       log,
     });
     const cordons = new KeyView({ store, prefix: CORDONS, parse: () => true as const, log });
@@ -132,6 +147,9 @@ export const plugin = definePlugin({
     });
 
     const requireMember = (): void => membership.require();
+    const tls = config.ca === undefined ? {} : { ca: readFileSync(config.ca, "utf8") };
+    const connections = peerConnections(tls);
+    context.onStop(() => connections[Symbol.dispose]());
     const router = new FleetPeers({
       listener: config.listener,
       node,
@@ -140,13 +158,13 @@ export const plugin = definePlugin({
       nodes,
       sandboxes: found,
       requireMember,
-      tls: config.ca === undefined ? {} : { ca: readFileSync(config.ca, "utf8") },
+      connections,
+      onFailure: metrics.hopFailed,
       connectMs,
       clock,
       gatherMs: config.gatherTimeout,
       maxLookups,
     });
-    context.onStop(() => router.close());
     peers.use(router);
     const placement = new FleetPlacement({
       node,
@@ -168,7 +186,11 @@ export const plugin = definePlugin({
       },
       keyKeptMs: config.idempotencyKept,
     });
-    placements.use((request, signal) => placement.choose(request, signal));
+    placements.use(async (request, signal) => {
+      const chosen = await placement.choose(request, signal);
+      metrics.placed(chosen !== undefined);
+      return chosen;
+    });
     // Requests of other servers alone come to it, and they have shown who they are (`arrivalOf`).
     context.guard(config.listener, requireMember);
     const asked = context.http(config.listener);
@@ -182,7 +204,13 @@ export const plugin = definePlugin({
     context.http(config.listener).post("/holdings", async (ctx) => {
       ctx.body = { isHere: peers.has(await readJsonBody(ctx.req, heldName)) };
     });
+    asked.post("/clock", (ctx) => {
+      ctx.body = { nowMs: clock.now() } satisfies z.infer<typeof clockAnswer>;
+    });
     context.health("fleet", async () => requireMember());
+    context.diagnose("fleet", ({ signal }) =>
+      examineFleet({ store, secret, connections, connectMs, leaseMs: config.lease, clock, signal }),
+    );
   },
 });
 

@@ -8,6 +8,7 @@ import { burst } from "./benchmarks/burst.js";
 import { codeOutput } from "./benchmarks/code-output.js";
 import { create } from "./benchmarks/create.js";
 import { exec } from "./benchmarks/exec.js";
+import { fleet } from "./benchmarks/fleet.js";
 import { files } from "./benchmarks/files.js";
 import { idle } from "./benchmarks/idle.js";
 import { images } from "./benchmarks/images.js";
@@ -47,6 +48,7 @@ const BENCHMARKS: ReadonlyMap<string, Benchmark> = new Map([
   ["proxy", proxy],
   ["proxy-nginx", proxyBesideNginx],
   ["stdout", stdout],
+  ["fleet", fleet],
   ["idle", idle],
   ["images", images],
   ["builds", builds],

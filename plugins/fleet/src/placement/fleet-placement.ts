@@ -15,6 +15,8 @@ export interface FleetPlacementOptions {
   readonly requireMember: () => void;
   /** Asks another server; undefined when it does not answer in time. */
   readonly ask: (node: string, request: CreateSandbox, signal?: AbortSignal) => Promise<Offer | undefined>;
+  /** A whole number from 0 to below a limit; of the system's source of randomness when absent. */
+  readonly random?: (limit: number) => number;
   /** How long the server of an `Idempotency-Key` is remembered. */
   readonly keyKeptMs: number;
 }
@@ -74,22 +76,17 @@ export class FleetPlacement {
   }
 
   async #best(request: CreateSandbox, signal: AbortSignal | undefined): Promise<string | undefined> {
-    const { node, nodes, cordons, sandboxes, ask } = this.#options;
+    const { node, nodes, cordons, sandboxes, ask, random = randomInt } = this.#options;
     const own = cordons.get(node) === undefined ? ownOffer(request, sandboxes) : { refusal: "cordoned" };
-    const others = shuffled(
-      [...nodes.entries()].flatMap(([name, { stoppedAtMs }]) =>
-        name === node || stoppedAtMs !== undefined || cordons.get(name) !== undefined ? [] : [name],
-      ),
-    );
+    const others: string[] = [];
+    for (const [name, { stoppedAtMs }] of nodes.entries())
+      if (name !== node && stoppedAtMs === undefined && cordons.get(name) === undefined) others.push(name);
     let best = "load" in own ? { name: node, load: own.load - OWN_ADVANTAGE } : undefined;
-    for (
-      let at = 0, count = ASKED;
-      at < others.length && (at === 0 || best === undefined);
-      at += count, count = BATCH
-    ) {
-      const asked = others
-        .slice(at, at + count)
-        .map(async (name) => ({ name, offer: await ask(name, request, signal) }));
+    for (let count = ASKED; others.length > 0 && (count === ASKED || best === undefined); count = BATCH) {
+      const asked = draw(others, count, random).map(async (name) => ({
+        name,
+        offer: await ask(name, request, signal),
+      }));
       for (const { name, offer } of await Promise.all(asked))
         if (offer !== undefined && "load" in offer && (best === undefined || offer.load < best.load))
           best = { name, load: offer.load };
@@ -104,10 +101,14 @@ function digest(tenant: string, key: string): string {
     .digest("hex");
 }
 
-function shuffled(names: string[]): readonly string[] {
-  for (let index = names.length - 1; index > 0; index -= 1) {
-    const other = randomInt(index + 1);
-    [names[index], names[other]] = [names[other] ?? "", names[index] ?? ""];
+/** Takes so many names at random out of a list, in a time that does not grow with it. */
+function draw(names: string[], count: number, random: (limit: number) => number): readonly string[] {
+  const drawn: string[] = [];
+  while (drawn.length < count && names.length > 0) {
+    const at = random(names.length);
+    drawn.push(names[at] ?? "");
+    names[at] = names.at(-1) ?? "";
+    names.pop();
   }
-  return names;
+  return drawn;
 }

@@ -14,6 +14,7 @@ export const offer = z.union([
 ]);
 
 const MEBIBYTE = 2 ** 20;
+const MEMORY_BYTES = totalmem();
 /** Counted for a sandbox that has less, or no limit. */
 const LEAST_MEMORY_MIB = 64;
 const PROCESSORS_WEIGHT = 0.1;
@@ -37,6 +38,6 @@ export function ownOffer(request: CreateSandbox, sandboxes: Pick<Sandboxes, "che
   const usedMiB = memories.reduce((sum, memory) => sum + Math.max(memory, LEAST_MEMORY_MIB), 0);
   const [processes = 0] = loadavg();
   return {
-    load: (usedMiB * MEBIBYTE) / totalmem() + (PROCESSORS_WEIGHT * processes) / availableParallelism(),
+    load: (usedMiB * MEBIBYTE) / MEMORY_BYTES + (PROCESSORS_WEIGHT * processes) / availableParallelism(),
   };
 }

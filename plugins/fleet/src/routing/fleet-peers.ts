@@ -1,5 +1,4 @@
-import { type IncomingMessage, Agent as HttpAgent } from "node:http";
-import { Agent as HttpsAgent } from "node:https";
+import type { IncomingMessage } from "node:http";
 import {
   type Arrival,
   type Clock,
@@ -36,7 +35,9 @@ export interface FleetPeersOptions {
   readonly sandboxes: Pick<KeyView<FleetSandbox>, "get">;
   /** Throws while this server may not act for the fleet. */
   readonly requireMember: () => void;
-  readonly tls: { readonly ca?: string };
+  readonly connections: PeerConnections;
+  /** Called for each request that did not reach another server. */
+  readonly onFailure: () => void;
   readonly connectMs: number;
   readonly clock: Clock;
   /** Time for the answer of all servers to one request. */
@@ -49,7 +50,6 @@ export interface FleetPeersOptions {
 export class FleetPeers implements PeerFinder {
   readonly listener: string;
   readonly #options: FleetPeersOptions;
-  readonly #connections: PeerConnections;
   /** By name, those that requests were passed on to. */
   readonly #peers = new Map<string, HttpPeer>();
   /** Servers that had something a moment ago, by kind, tenant and name. */
@@ -59,10 +59,6 @@ export class FleetPeers implements PeerFinder {
   constructor(options: FleetPeersOptions) {
     this.#options = options;
     this.listener = options.listener;
-    this.#connections = {
-      http: new HttpAgent({ keepAlive: true }),
-      https: new HttpsAgent({ keepAlive: true, ...options.tls }),
-    };
   }
 
   requirePlace(): void {
@@ -118,9 +114,9 @@ export class FleetPeers implements PeerFinder {
     const record = this.#options.nodes.get(server);
     if (record === undefined || record.stoppedAtMs !== undefined)
       throw new SandboxError("fleet_unavailable", `server '${server}' of the fleet is away, please retry`);
-    const { secret, connectMs } = this.#options;
+    const { secret, connectMs, connections, onFailure } = this.#options;
     const { address } = record;
-    const peer = new HttpPeer({ node: server, address, secret, connectMs, connections: this.#connections });
+    const peer = new HttpPeer({ node: server, address, secret, connectMs, connections, onFailure });
     this.#peers.set(server, peer);
     return peer;
   }
@@ -185,11 +181,6 @@ export class FleetPeers implements PeerFinder {
   forget(node: string): void {
     this.#peers.get(node)?.end();
     this.#peers.delete(node);
-  }
-
-  close(): void {
-    this.#connections.http.destroy();
-    this.#connections.https.destroy();
   }
 
   /** @returns the server's name if it has something. @throws SandboxError when it does not say so */

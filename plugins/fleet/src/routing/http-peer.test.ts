@@ -37,6 +37,7 @@ describe("another server of a fleet", () => {
       secret: "secret",
       connections,
       connectMs: 1000,
+      onFailure: () => undefined,
     });
     const front = createServer();
     const port = await listen(front);

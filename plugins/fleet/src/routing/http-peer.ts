@@ -28,6 +28,34 @@ export interface HttpPeerOptions {
   readonly connections: PeerConnections;
   /** Time for a connection. */
   readonly connectMs: number;
+  /** Called for each request that did not reach it. */
+  readonly onFailure: () => void;
+}
+
+/** Connections to all peers. @param tls the authority of their certificates, where the system's do not do. */
+export function peerConnections(tls: { readonly ca?: string }): PeerConnections & Disposable {
+  const connections = {
+    http: new HttpAgent({ keepAlive: true }),
+    https: new HttpsAgent({ keepAlive: true, ...tls }),
+  };
+  return {
+    ...connections,
+    [Symbol.dispose]() {
+      connections.http.destroy();
+      connections.https.destroy();
+    },
+  };
+}
+
+/** An answer other than 200 to a request of this server's own. */
+export class PeerRefusal extends Error {
+  override readonly name = "PeerRefusal";
+  readonly status: number;
+
+  constructor(node: string, status: number) {
+    super(`'${node}' answered ${status}`);
+    this.status = status;
+  }
 }
 
 /** Another server of the fleet, reached over HTTP. */
@@ -136,11 +164,15 @@ export class HttpPeer implements Peer {
     const agent = connections[isTls ? "https" : "http"];
     const sent = (isTls ? requestHttps : requestHttp)(url, { ...options, agent }, resolve);
     this.#track(sent);
-    sent.on("error", reject);
+    sent.on("error", (error) => {
+      // Not one that the client of the request has given up.
+      if (error.name !== "AbortError") this.#options.onFailure();
+      reject(error);
+    });
     sent.end(text);
     const answer = await promise;
     const body = await textOf(answer);
-    if (answer.statusCode !== 200) throw new Error(`'${node}' answered ${answer.statusCode}`);
+    if (answer.statusCode !== 200) throw new PeerRefusal(node, answer.statusCode ?? 0);
     return { headers: answer.headers, body: JSON.parse(body) };
   }
 
@@ -183,6 +215,7 @@ export class HttpPeer implements Peer {
   }
 
   #unreachable(cause: unknown): SandboxError {
+    this.#options.onFailure();
     return new SandboxError(
       "fleet_unavailable",
       `server '${this.#options.node}' of the fleet cannot be reached`,

@@ -66,6 +66,16 @@ export class StoreUnavailable extends SandboxError {
   }
 }
 
+/** A member of the store's own cluster, as it tells of itself. */
+export interface StoreMember {
+  readonly url: string;
+  /** Undefined for one that does not answer: `problem` says why. */
+  readonly version: string | undefined;
+  /** True when it knows a leader. */
+  readonly isReady: boolean;
+  readonly problem: string | undefined;
+}
+
 /** The state that the servers of a fleet share. All methods but `watch` throw StoreUnavailable. */
 export interface FleetStore {
   get(key: string): Promise<Entry | undefined>;
@@ -90,5 +100,7 @@ export interface FleetStore {
    * when there is one again, leases begin anew. Never throws.
    */
   lacksMajority(signal: AbortSignal): Promise<boolean>;
+  /** None for a store that is a file. Never throws. */
+  members(signal: AbortSignal): Promise<readonly StoreMember[]>;
   close(): Promise<void>;
 }

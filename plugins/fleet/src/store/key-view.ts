@@ -19,6 +19,7 @@ export class KeyView<T> {
   readonly #options: KeyViewOptions<T>;
   readonly #values = new Map<string, T>();
   readonly #stopping = new AbortController();
+  #revision = 0;
   #watching: Promise<void> = Promise.resolve();
 
   constructor(options: KeyViewOptions<T>) {
@@ -27,6 +28,15 @@ export class KeyView<T> {
 
   get(name: string): T | undefined {
     return this.#values.get(name);
+  }
+
+  get size(): number {
+    return this.#values.size;
+  }
+
+  /** The last revision that it has all changes of. */
+  get revision(): number {
+    return this.#revision;
   }
 
   entries(): IterableIterator<[string, T]> {
@@ -42,6 +52,7 @@ export class KeyView<T> {
       const value = this.#options.parse(entry, name);
       if (value !== undefined) this.#values.set(name, value);
     }
+    this.#revision = revision;
     this.#watching = this.#watch(revision);
   }
 
@@ -60,6 +71,7 @@ export class KeyView<T> {
         for await (const update of store.watch(prefix, revision, signal)) {
           if (update.kind === "changes") {
             for (const { key, entry } of update.changes) this.#set(key.slice(prefix.length), entry);
+            this.#revision = update.revision;
           } else revision = undefined;
         }
       } catch (error) {
@@ -78,6 +90,7 @@ export class KeyView<T> {
     const found = new Set(entries.map(({ key }) => key.slice(prefix.length)));
     for (const name of this.#values.keys()) if (!found.has(name)) this.#set(name, undefined);
     for (const entry of entries) this.#set(entry.key.slice(prefix.length), entry);
+    this.#revision = revision;
     return revision;
   }
 

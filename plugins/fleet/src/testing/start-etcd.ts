@@ -8,7 +8,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { freePorts } from "@coppice/core/testing";
 
 /** Path of Debian's, or of another one that is named. */
-export const ETCD = process.env["COPPICE_ETCD"] ?? "/usr/bin/etcd";
+export const ETCD = process.env["COPPICE_TEST_ETCD"] ?? "/usr/bin/etcd";
 
 export function reasonWithoutEtcd(): string | false {
   return !existsSync(ETCD) && "this host has no etcd";

@@ -25,6 +25,8 @@ export interface BenchedServerOptions {
   readonly pool?: Readonly<Record<string, unknown>>;
   /** `warn` when absent. */
   readonly logLevel?: "warn" | "debug";
+  /** In place of the usual ones. */
+  readonly listeners?: Readonly<Record<string, unknown>>;
 }
 
 /** `coppice start` in a separate process, and a client of it. */
@@ -44,12 +46,13 @@ export class BenchedServer extends ServerClient {
 
   static async start(
     backend: BackendName,
-    { settings = {}, pool = { max: 1 }, logLevel = "warn" }: BenchedServerOptions = {},
+    { settings = {}, pool = { max: 1 }, logLevel = "warn", listeners }: BenchedServerOptions = {},
   ): Promise<BenchedServer> {
     const freebsd = backend === "jail-freebsd" ? await openFreebsdHost() : undefined;
     const installation = await makeInstallation({
       config: {
         log: { level: logLevel },
+        ...(listeners && { listeners }),
         // A pool without `min` starts with its first miss: benchmarks that do not use it do not pay for it.
         sandboxes: {
           maximum: 1000,

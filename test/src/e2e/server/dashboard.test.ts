@@ -1,10 +1,11 @@
 import assert from "node:assert/strict";
 import { createServer } from "node:http";
 import { once } from "node:events";
-import { readFile } from "node:fs/promises";
+import { mkdtemp, readFile, rm } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import type { AddressInfo } from "node:net";
 import { after, before, describe, it } from "node:test";
-import type { TestServer } from "@coppice/core/testing";
 import { Sandbox } from "@e2b/code-interpreter";
 import { parser } from "@prometheus-io/lezer-promql";
 import { parse as parseYaml } from "yaml";
@@ -13,7 +14,7 @@ import { exchange } from "../../harness/clients/exchange.js";
 import { API_KEY } from "../../harness/server/api-key.js";
 import { pointSdkAt } from "../../harness/server/point-sdk-at.js";
 import { Scrape } from "../../harness/clients/scrape.js";
-import { startFullServer } from "../../harness/server/start-full-server.js";
+import { type Fleet, startFleet } from "../../harness/server/start-fleet.js";
 
 const FOLDER = new URL("../../../../docs/grafana/", import.meta.url);
 /** Labels that Prometheus itself adds: the first two to every target, `le` to every histogram. */
@@ -56,16 +57,23 @@ function readingsOf(query: string): readonly Reading[] {
 }
 
 describe("the dashboard and the alerts of docs/grafana", () => {
-  let server: TestServer;
+  let directory: string;
+  let fleet: Fleet;
   let scrape: Scrape;
 
   before(async () => {
-    server = await startFullServer({
+    directory = await mkdtemp(join(tmpdir(), "coppice-test-"));
+    fleet = await startFleet({
+      count: 1,
+      listeners: ["ops"],
+      store: { file: join(directory, "fleet.sqlite") },
       server: {
         sandboxes: { templates: { "base": {}, "code-interpreter-v1": { pool: { min: 1 } } } },
       },
       settings: { events: { webhooks: { privateTargets: ["127.0.0.1"] } } },
     });
+    const [server] = fleet.servers;
+    assert.ok(server);
     pointSdkAt(server.url);
     const ops = server.urls["ops"] ?? "";
     await using receiver = await listen();
@@ -94,7 +102,8 @@ describe("the dashboard and the alerts of docs/grafana", () => {
   });
 
   after(async () => {
-    await server.stop();
+    await fleet[Symbol.asyncDispose]();
+    await rm(directory, { recursive: true });
   });
 
   const check = ({ query, metric, labels }: Reading): void => {

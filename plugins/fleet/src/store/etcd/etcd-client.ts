@@ -15,6 +15,15 @@ export interface EtcdClientOptions {
   readonly timeoutMs: number;
 }
 
+/** The answer of one member. */
+export interface MemberAnswer<T> {
+  readonly endpoint: string;
+  readonly answer?: T;
+  /** True where the host says that nothing listens there. */
+  readonly isAbsent: boolean;
+  readonly error?: unknown;
+}
+
 /** A refusal by etcd, with the number of its gRPC code. */
 export class EtcdRefusal extends Error {
   override readonly name = "EtcdRefusal";
@@ -111,20 +120,20 @@ export class EtcdClient {
 
   /**
    * Asks every member for itself.
-   * @returns the answers; `absent` for a member whose process does not run, undefined for one that says nothing.
+   * @returns what each has answered, or why it has not.
    */
   async callEach<T extends z.ZodType>(
     path: string,
     { schema, signal }: { readonly schema: T; readonly signal: AbortSignal },
-  ): Promise<readonly (z.infer<T> | "absent" | undefined)[]> {
+  ): Promise<readonly MemberAnswer<z.infer<T>>[]> {
     const limit = AbortSignal.any([signal, AbortSignal.timeout(this.#options.timeoutMs)]);
     return Promise.all(
-      this.#options.endpoints.map(async (endpoint) => {
+      this.#options.endpoints.map(async (endpoint): Promise<MemberAnswer<z.infer<T>>> => {
         try {
           const answer = await this.#request(endpoint, path, { body: {}, signal: limit });
-          return schema.parse(JSON.parse(await textOf(answer)));
+          return { endpoint, answer: schema.parse(JSON.parse(await textOf(answer))), isAbsent: false };
         } catch (error) {
-          return error instanceof NotSent && error.isRefused ? "absent" : undefined;
+          return { endpoint, isAbsent: error instanceof NotSent && error.isRefused, error };
         }
       }),
     );

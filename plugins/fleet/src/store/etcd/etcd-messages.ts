@@ -22,7 +22,7 @@ export const commitAnswer = z.object({ header, succeeded: z.boolean().default(fa
 export const grantAnswer = z.object({ ID: z.string(), TTL: number });
 export const renewAnswer = z.object({ result: z.object({ header, TTL: number }) });
 export const anyAnswer = z.object({});
-export const statusAnswer = z.object({ leader: z.string().default("0") });
+export const statusAnswer = z.object({ version: z.string(), leader: z.string().default("0") });
 export const membersAnswer = z.object({ members: z.array(z.object({})) });
 
 export const watchMessage = z.object({

@@ -1,4 +1,5 @@
 import { setTimeout as sleep } from "node:timers/promises";
+import { messageOf } from "@coppice/core";
 import type { z } from "zod";
 import {
   type Change,
@@ -7,6 +8,7 @@ import {
   type FleetStore,
   type Lease,
   type Listing,
+  type StoreMember,
   StoreUnavailable,
   type Update,
 } from "../fleet-store.js";
@@ -224,10 +226,8 @@ export class EtcdStore implements FleetStore {
       schema: statusAnswer,
       signal,
     });
-    const leaders = statuses.flatMap((status) =>
-      status === undefined || status === "absent" ? [] : [status.leader],
-    );
-    const outside = statuses.filter((status) => status === "absent").length + leaders.length;
+    const leaders = statuses.flatMap(({ answer }) => (answer === undefined ? [] : [answer.leader]));
+    const outside = statuses.filter(({ isAbsent }) => isAbsent).length + leaders.length;
     return (
       // What a member does that is not among the endpoints is unknown.
       statuses.length === this.#members &&
@@ -236,6 +236,17 @@ export class EtcdStore implements FleetStore {
       leaders.every((leader) => leader === "0") &&
       outside > statuses.length / 2
     );
+  }
+
+  async members(signal: AbortSignal): Promise<readonly StoreMember[]> {
+    const { client } = this.#options;
+    const statuses = await client.callEach("maintenance/status", { schema: statusAnswer, signal });
+    return statuses.map(({ endpoint: url, answer, error }) => ({
+      url,
+      version: answer?.version,
+      isReady: answer !== undefined && answer.leader !== "0",
+      problem: error === undefined ? undefined : messageOf(error),
+    }));
   }
 
   async close(): Promise<void> {

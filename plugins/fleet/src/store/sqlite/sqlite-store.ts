@@ -123,6 +123,10 @@ export class SqliteStore implements FleetStore {
     return false;
   }
 
+  async members(): Promise<readonly []> {
+    return [];
+  }
+
   async close(): Promise<void> {
     this.#database.close();
   }

@@ -1,0 +1,54 @@
+import { randomBytes } from "node:crypto";
+import { freePort } from "@coppice/core/testing";
+import { type Cluster, cordon, startEtcd } from "@coppice/plugin-fleet/testing";
+import { eventually } from "../../harness/host/eventually.js";
+import type { BackendName } from "../../harness/server/start-full-server.js";
+import { BenchedServer } from "./benched-server.js";
+
+const LOOPBACK = "127.0.0.1";
+const MEMBERS = 'coppice_fleet_servers{state="member"}';
+
+/** Two servers in processes of their own, which are one fleet on a real etcd. New sandboxes come to the first alone. */
+export class BenchedFleet implements AsyncDisposable {
+  readonly owner: BenchedServer;
+  readonly foreign: BenchedServer;
+  readonly #etcd: Cluster;
+
+  private constructor(etcd: Cluster, owner: BenchedServer, foreign: BenchedServer) {
+    this.#etcd = etcd;
+    this.owner = owner;
+    this.foreign = foreign;
+  }
+
+  static async start(backend: BackendName): Promise<BenchedFleet> {
+    await using started = new AsyncDisposableStack();
+    const etcd = started.use(await startEtcd());
+    const secret = randomBytes(32).toString("hex");
+    const store = { endpoints: etcd.endpoints };
+    await cordon(store, "foreign");
+    const member = async (node: string): Promise<BenchedServer> => {
+      const port = await freePort();
+      const address = `http://${LOOPBACK}:${port}`;
+      const listener = { host: LOOPBACK, port: 0 };
+      return started.use(
+        await BenchedServer.start(backend, {
+          listeners: { api: listener, ops: listener, fleet: { host: LOOPBACK, port } },
+          // A stall of the machine is not what is measured.
+          settings: { fleet: { node, address, secret, etcd: store, lease: "60s" } },
+        }),
+      );
+    };
+    const owner = await member("owner");
+    const foreign = await member("foreign");
+    for (const one of [owner, foreign])
+      await eventually("both know each other", async () => (await one.metric(MEMBERS)) === 2);
+    started.move();
+    return new BenchedFleet(etcd, owner, foreign);
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.foreign[Symbol.asyncDispose]();
+    await this.owner[Symbol.asyncDispose]();
+    await this.#etcd[Symbol.asyncDispose]();
+  }
+}
