@@ -58,7 +58,7 @@ export type { HttpProbe, ReadinessProbe, ShellProbe, TcpProbe } from "./sandbox/
 export type { LimitsChange } from "./sandbox/model/requested-limits.js";
 export { probePort, type ProbedPort } from "./sandbox/life/probe-port.js";
 export * from "./sandbox/life/sandboxes.js";
-export type * from "./sandbox/model/sandbox-event.js";
+export * from "./sandbox/model/sandbox-event.js";
 export * from "./sandbox/model/sandbox-events.js";
 export { DEFAULT_TENANT } from "./sandbox/model/tenant.js";
 export { WarmUps, type WarmUp } from "./sandbox/warm/warm-ups.js";

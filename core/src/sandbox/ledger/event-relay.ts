@@ -4,7 +4,12 @@ import type { Logger } from "../../observe/logger.js";
 import type { Ledger } from "./ledger.js";
 import type { SandboxRecord } from "../model/live-sandbox.js";
 import type { SandboxMetrics } from "../model/sandbox-metrics.js";
-import type { SandboxEvent, SandboxEventDetail, SandboxEventType } from "../model/sandbox-event.js";
+import {
+  endEventId,
+  type SandboxEvent,
+  type SandboxEventDetail,
+  type SandboxEventType,
+} from "../model/sandbox-event.js";
 import type { EventRecorder, SandboxEvents } from "../model/sandbox-events.js";
 import type { SandboxesConfig } from "../model/sandboxes-config.js";
 
@@ -50,7 +55,8 @@ export class EventRelay implements SandboxEvents {
     const { id: sandboxId, owner, template, snapshot, metadata } = record;
     const build = record.build && { build: record.build.id };
     const atMs = this.#options.clock.now();
-    return { id: randomUUID(), type, atMs, sandboxId, owner, template, ...build, snapshot, metadata, detail };
+    const id = type === "killed" ? endEventId(sandboxId) : randomUUID();
+    return { id, type, atMs, sandboxId, owner, template, ...build, snapshot, metadata, detail };
   }
 
   /** Marks an awaited event as happened. Never rejects: if the ledger fails, the next start does it. */

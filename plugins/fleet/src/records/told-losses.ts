@@ -1,5 +1,4 @@
-import { createHash } from "node:crypto";
-import type { Logger, SandboxEvent, SandboxEvents } from "@coppice/core";
+import { endEventId, type Logger, type SandboxEvent, type SandboxEvents } from "@coppice/core";
 import type { Membership } from "../membership/membership.js";
 import type { NodeRecord } from "../membership/node-record.js";
 import type { FleetStore } from "../store/fleet-store.js";
@@ -41,12 +40,5 @@ export async function tellLosses(options: ToldLossesOptions): Promise<void> {
 function lossOf(sandboxId: string, { tenant, template }: FleetSandbox, atMs: number): SandboxEvent {
   const detail = { reason: "server lost" };
   const facts = { sandboxId, owner: tenant, template, snapshot: undefined, metadata: {}, detail };
-  return { id: eventIdOf(sandboxId), type: "killed", atMs, ...facts };
-}
-
-/** A UUID, the same one whenever and wherever the loss is told. */
-function eventIdOf(sandboxId: string): string {
-  const hex = createHash("sha256").update(`loss of ${sandboxId}`).digest("hex");
-  const parts = [hex.slice(0, 8), hex.slice(8, 12), `8${hex.slice(13, 16)}`, `8${hex.slice(17, 20)}`];
-  return [...parts, hex.slice(20, 32)].join("-");
+  return { id: endEventId(sandboxId), type: "killed", atMs, ...facts };
 }
