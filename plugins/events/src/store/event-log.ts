@@ -33,12 +33,12 @@ export class EventLog {
     const { id, owner, sandboxId, atMs } = event;
     const { changes } = this.#statements.add.run(id, owner, sandboxId, body.type, atMs, JSON.stringify(body));
     this.#grown.add(owner);
+    this.#untrimmed += 1;
     return changes === 0 ? undefined : body;
   }
 
   /** Removes events beyond the limits, now and then. */
   trim(nowMs: number): void {
-    this.#untrimmed += 1;
     if (this.#untrimmed < TRIMMED_EVERY) return;
     this.#untrimmed = 0;
     const { maxAge, maxEvents } = this.#config;
