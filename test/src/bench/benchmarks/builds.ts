@@ -1,6 +1,7 @@
 import { createHash, randomBytes } from "node:crypto";
-import { createReadStream } from "node:fs";
-import { mkdir, rm, stat, writeFile } from "node:fs/promises";
+import { once } from "node:events";
+import { createReadStream, createWriteStream } from "node:fs";
+import { mkdir, rm, stat } from "node:fs/promises";
 import { join } from "node:path";
 import { Readable } from "node:stream";
 import { openTestRegistry, smallRoot, tarArchive, writeImageLayout } from "@coppice/core/testing";
@@ -8,9 +9,12 @@ import { API_KEY } from "../../harness/server/api-key.js";
 import { startFullServer } from "../../harness/server/start-full-server.js";
 import type { Benchmark, Run } from "../kit/benchmark.js";
 import { spawnToEnd } from "../kit/spawn-to-end.js";
+import { WatchedProcess } from "../kit/watched-process.js";
 
 const MEBIBYTE = 2 ** 20;
 const FILE_BYTES = MEBIBYTE;
+const SMALL_FILE_BYTES = 1024;
+const [FEW, MANY] = [100, 10_000];
 const POLL_MS = 20;
 
 interface Step {
@@ -95,26 +99,34 @@ export const builds: Benchmark = async ({ scratch }, { largeBytes }) => {
   const cachedSteps = Array.from({ length: 5 }, (_, at) => ({ type: "RUN", args: [`true ${at}`] }));
   await build(cachedSteps);
 
-  const archive = join(scratch, "files.tar");
-  const { hash, bytes } = await writeArchive(archive, largeBytes);
-  const link = (await ask("GET", `/templates/${templateID}/files/${hash}`)) as { readonly url: string };
-  const uploaded = await fetch(link.url, {
-    method: "PUT",
-    headers: { "content-length": String(bytes) },
-    body: Readable.toWeb(createReadStream(archive)) as ReadableStream,
-    duplex: "half",
-  });
-  if (!uploaded.ok) throw new Error(`upload: ${uploaded.status} ${await uploaded.text()}`);
-  const copy = async (): Promise<Run> => {
-    const steps = [{ type: "COPY", args: ["files", "files"], filesHash: hash, force: true }];
-    return { tookMs: stepMs(await build(steps), "[builder 1/1] COPY") };
+  const watched = new WatchedProcess(process.pid);
+  /** Uploads an archive of files. @returns the build that copies them, and the floor that unpacks them here */
+  const copyOf = async (count: number, fileBytes: number) => {
+    const archive = join(scratch, `${count}-files.tar`);
+    const { hash, bytes } = await writeArchive(archive, { count, fileBytes });
+    const link = (await ask("GET", `/templates/${templateID}/files/${hash}`)) as { readonly url: string };
+    const uploaded = await fetch(link.url, {
+      method: "PUT",
+      headers: { "content-length": String(bytes) },
+      body: Readable.toWeb(createReadStream(archive)) as ReadableStream,
+      duplex: "half",
+    });
+    if (!uploaded.ok) throw new Error(`upload: ${uploaded.status} ${await uploaded.text()}`);
+    const copy = async (): Promise<Run> => {
+      const steps = [{ type: "COPY", args: ["files", "files"], filesHash: hash, force: true }];
+      return { tookMs: stepMs(await build(steps), "[builder 1/1] COPY") };
+    };
+    const unpack = async (): Promise<Run> => {
+      const directory = join(scratch, `unpacked-${randomBytes(4).toString("hex")}`);
+      await mkdir(directory);
+      await spawnToEnd("tar", ["-x", "-f", archive, "-C", directory]);
+      return { undo: () => rm(directory, { recursive: true }) };
+    };
+    return { bytes, copy, unpack };
   };
-  const unpack = async (): Promise<Run> => {
-    const directory = join(scratch, `unpacked-${randomBytes(4).toString("hex")}`);
-    await mkdir(directory);
-    await spawnToEnd("tar", ["-x", "-f", archive, "-C", directory]);
-    return { undo: () => rm(directory, { recursive: true }) };
-  };
+  const large = await copyOf(Math.ceil(largeBytes / FILE_BYTES), FILE_BYTES);
+  const few = await copyOf(FEW, SMALL_FILE_BYTES);
+  const many = await copyOf(MANY, SMALL_FILE_BYTES);
   return {
     comparisons: [
       {
@@ -126,9 +138,17 @@ export const builds: Benchmark = async ({ scratch }, { largeBytes }) => {
         ],
       },
       {
-        title: `builds: COPY of ${Math.round(bytes / MEBIBYTE)} MiB`,
-        floor: { label: "tar x on this host", once: unpack, bytes },
-        contenders: [{ label: "COPY", once: copy, bytes }],
+        title: `builds: COPY of ${Math.round(large.bytes / MEBIBYTE)} MiB`,
+        floor: { label: "tar x on this host", once: large.unpack, bytes: large.bytes },
+        contenders: [{ label: "COPY", once: large.copy, bytes: large.bytes }],
+      },
+      {
+        title: `builds: COPY of many files of ${SMALL_FILE_BYTES} bytes`,
+        floor: { label: `tar x of ${MANY} files on this host`, once: many.unpack },
+        contenders: [
+          { label: `COPY of ${FEW} files`, once: few.copy, watched },
+          { label: `COPY of ${MANY} files`, once: many.copy, watched },
+        ],
       },
     ],
     async close() {
@@ -139,20 +159,21 @@ export const builds: Benchmark = async ({ scratch }, { largeBytes }) => {
   };
 };
 
-/** Writes a tar file with files of a megabyte. */
+/** Writes a tar file. */
 async function writeArchive(
   path: string,
-  bytes: number,
+  { count, fileBytes }: { readonly count: number; readonly fileBytes: number },
 ): Promise<{ readonly hash: string; readonly bytes: number }> {
   const hash = createHash("sha256");
-  await writeFile(path, "");
-  const count = Math.ceil(bytes / FILE_BYTES);
+  const file = createWriteStream(path);
   for (let at = 0; at < count; at += 1) {
-    const whole = tarArchive([{ name: `files/${at}`, body: randomBytes(FILE_BYTES) }]);
+    const whole = tarArchive([{ name: `files/${at}`, body: randomBytes(fileBytes) }]);
     // All but the last end without the blocks that end an archive.
     const part = at === count - 1 ? whole : whole.subarray(0, -1024);
     hash.update(part);
-    await writeFile(path, part, { flag: "a" });
+    if (!file.write(part)) await once(file, "drain");
   }
+  file.end();
+  await once(file, "close");
   return { hash: hash.digest("hex"), bytes: (await stat(path)).size };
 }
