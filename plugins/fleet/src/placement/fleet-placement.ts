@@ -15,8 +15,6 @@ export interface FleetPlacementOptions {
   readonly requireMember: () => void;
   /** Asks another server; undefined when it does not answer in time. */
   readonly ask: (node: string, request: CreateSandbox, signal?: AbortSignal) => Promise<Offer | undefined>;
-  /** A whole number from 0 to below a limit; of the system's source of randomness when absent. */
-  readonly random?: (limit: number) => number;
   /** How long the server of an `Idempotency-Key` is remembered. */
   readonly keyKeptMs: number;
 }
@@ -76,14 +74,14 @@ export class FleetPlacement {
   }
 
   async #best(request: CreateSandbox, signal: AbortSignal | undefined): Promise<string | undefined> {
-    const { node, nodes, cordons, sandboxes, ask, random = randomInt } = this.#options;
+    const { node, nodes, cordons, sandboxes, ask } = this.#options;
     const own = cordons.get(node) === undefined ? ownOffer(request, sandboxes) : { refusal: "cordoned" };
     const others: string[] = [];
     for (const [name, { stoppedAtMs }] of nodes.entries())
       if (name !== node && stoppedAtMs === undefined && cordons.get(name) === undefined) others.push(name);
     let best = "load" in own ? { name: node, load: own.load - OWN_ADVANTAGE } : undefined;
     for (let count = ASKED; others.length > 0 && (count === ASKED || best === undefined); count = BATCH) {
-      const asked = draw(others, count, random).map(async (name) => ({
+      const asked = draw(others, count).map(async (name) => ({
         name,
         offer: await ask(name, request, signal),
       }));
@@ -102,10 +100,10 @@ function digest(tenant: string, key: string): string {
 }
 
 /** Takes so many names at random out of a list, in a time that does not grow with it. */
-function draw(names: string[], count: number, random: (limit: number) => number): readonly string[] {
+function draw(names: string[], count: number): readonly string[] {
   const drawn: string[] = [];
   while (drawn.length < count && names.length > 0) {
-    const at = random(names.length);
+    const at = randomInt(names.length);
     drawn.push(names[at] ?? "");
     names[at] = names.at(-1) ?? "";
     names.pop();

@@ -38,13 +38,6 @@ export function encode(text: string): string {
   return Buffer.from(text).toString("base64");
 }
 
-/** The first key after all those with a prefix: its last byte, one up. Prefixes are ASCII. */
-export function afterPrefix(prefix: string): string {
-  const bytes = Buffer.from(prefix);
-  bytes[bytes.length - 1] = (bytes.at(-1) ?? 0) + 1;
-  return bytes.toString("base64");
-}
-
 /** @param own the length of the prefix that all keys of a fleet have. */
 export function entryOf(found: z.infer<typeof keyValue>, own: number): Entry {
   return {

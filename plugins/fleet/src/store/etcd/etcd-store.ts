@@ -12,9 +12,9 @@ import {
   StoreUnavailable,
   type Update,
 } from "../fleet-store.js";
+import { afterPrefix } from "../after-prefix.js";
 import { type EtcdClient, EtcdRefusal, NOT_FOUND } from "./etcd-client.js";
 import {
-  afterPrefix,
   anyAnswer,
   commitAnswer,
   encode,
@@ -63,7 +63,7 @@ export class EtcdStore implements FleetStore {
 
   async list(prefix: string): Promise<Listing> {
     const { client, prefix: own } = this.#options;
-    const end = afterPrefix(own + prefix);
+    const end = encode(afterPrefix(own + prefix));
     const entries: Entry[] = [];
     let key = encode(own + prefix);
     let revision = 0;
@@ -141,7 +141,7 @@ export class EtcdStore implements FleetStore {
     const request = {
       create_request: {
         key: encode(own + prefix),
-        range_end: afterPrefix(own + prefix),
+        range_end: encode(afterPrefix(own + prefix)),
         start_revision: String(after + 1),
         progress_notify: true,
       },
@@ -257,7 +257,7 @@ export class EtcdStore implements FleetStore {
 function compareOf(check: Check, own: string): readonly object[] {
   if ("prefix" in check) {
     const { prefix, notPutAfter } = check;
-    const range = { key: encode(own + prefix), range_end: afterPrefix(own + prefix) };
+    const range = { key: encode(own + prefix), range_end: encode(afterPrefix(own + prefix)) };
     return [{ ...range, target: "MOD", result: "LESS", mod_revision: String(notPutAfter + 1) }];
   }
   const { createRevision, modRevision } = check;

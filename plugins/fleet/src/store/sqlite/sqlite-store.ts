@@ -2,6 +2,7 @@ import { randomUUID } from "node:crypto";
 import type { DatabaseSync } from "node:sqlite";
 import { setTimeout as sleep } from "node:timers/promises";
 import { type Clock, openDatabase, transaction } from "@coppice/core";
+import { afterPrefix } from "../after-prefix.js";
 import type { Change, Check, Entry, FleetStore, Lease, Listing, Update } from "../fleet-store.js";
 import { MIGRATIONS } from "./migrations.js";
 
@@ -205,9 +206,4 @@ function entryOf({ key, value, created, modified }: EntryRow): Entry {
 function changeOf({ revision, key, value, created }: ChangeRow) {
   if (value === null) return { key, entry: undefined };
   return { key, entry: { key, value, createRevision: created, modRevision: revision } };
-}
-
-/** The first key after all those with a prefix, which ends with an ASCII character. */
-function afterPrefix(prefix: string): string {
-  return prefix.slice(0, -1) + String.fromCharCode(prefix.charCodeAt(prefix.length - 1) + 1);
 }
