@@ -14,7 +14,7 @@ export async function sendAnswer(
   if (header !== undefined) response.setHeaders(header);
   response.writeHead(status);
   for await (const chunk of body ?? []) {
-    await writeChunk(response, [chunk]);
+    await writeChunk(response, chunk);
     if (response.destroyed) return;
   }
   response.end();

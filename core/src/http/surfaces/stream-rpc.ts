@@ -156,7 +156,7 @@ async function serve(
       const sent = create(method.output, output);
       const bytes =
         codec === "json" ? Buffer.from(toJsonString(method.output, sent)) : toBinary(method.output, sent);
-      await writeChunk(response, [envelope(0, bytes)]);
+      await writeChunk(response, envelope(0, bytes));
       if (response.destroyed) return;
     }
   } catch (thrown) {
