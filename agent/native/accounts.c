@@ -17,7 +17,7 @@ struct kept_file {
   const char *path;
   char *text;
   struct stat seen;
-  // Request of the last check: a list of thousands of files needs one check.
+  // Moment of the last check: a list of thousands of files needs one check.
   uint64_t looked_at;
   // Last result of `name_in`.
   char name[256];
@@ -48,7 +48,7 @@ static char *load(int fd) {
 
 static const char *contents(struct kept_file *file) {
   struct stat now;
-  if (file->looked_at == request_count && file->text != NULL) return file->text;
+  if (file->looked_at == moment && file->text != NULL) return file->text;
   int fd = platform_open(file->path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0);
   if (fd < 0 || fstat(fd, &now) < 0 || !S_ISREG(now.st_mode)) {
     if (fd >= 0) close(fd);
@@ -62,7 +62,7 @@ static const char *contents(struct kept_file *file) {
     file->seen = now;
   }
   close(fd);
-  file->looked_at = request_count;
+  file->looked_at = moment;
   return file->text ? file->text : "";
 }
 

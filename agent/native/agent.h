@@ -104,8 +104,9 @@ struct account {
 
 // main.c: objects, the connection, the loop
 extern struct object *objects;
-// Incremented with every request, and with every turn of a long one.
-extern uint64_t request_count;
+// Incremented after requests were received, and with every turn of a long one: what has been looked up in this moment
+// need not be looked up again.
+extern uint64_t moment;
 // Limit for started programs: this process raises its own.
 extern struct rlimit descriptor_limit;
 struct object *find_object(uint32_t id);
@@ -114,6 +115,8 @@ void *add_object(size_t size, const struct kind *kind, uint32_t id);
 unsigned count_objects(const struct kind *kind);
 void watch_descriptor(int fd, short events, struct object *owner, int role);
 bool is_connected(void);
+// Whether a whole request has been received and not handled.
+bool has_more_requests(void);
 size_t room(void);
 // Starts a frame in the outgoing buffer. Every started frame must be finished.
 struct writer begin_frame(uint8_t type, uint32_t id);

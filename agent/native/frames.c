@@ -122,7 +122,8 @@ static char **take_strings(struct reader *reader, char **strings, unsigned limit
 }
 
 static void take_spawn(struct reader *reader, struct spawn_request *spawn) {
-  static char *arguments[ARGUMENTS_LIMIT + 1];
+  // With a free place before them: see `execute`.
+  static char *arguments[1 + ARGUMENTS_LIMIT + 1];
   static char *variables[VARIABLES_LIMIT + 1];
   spawn->flags = take_u8(reader);
   spawn->columns = take_u16(reader);
@@ -146,7 +147,7 @@ static void take_spawn(struct reader *reader, struct spawn_request *spawn) {
     limit->soft = take_u64(reader);
     limit->hard = take_u64(reader);
   }
-  spawn->arguments = take_strings(reader, arguments, ARGUMENTS_LIMIT);
+  spawn->arguments = take_strings(reader, arguments + 1, ARGUMENTS_LIMIT);
   spawn->variables = take_strings(reader, variables, VARIABLES_LIMIT);
   if (spawn->arguments[0] == NULL) reader->is_broken = true;
 }

@@ -120,7 +120,7 @@ struct spawn_request {
   struct text label;
   uint8_t limit_count;
   struct resource_limit limits[LIMITS_LIMIT];
-  // NUL-terminated strings in a NULL-terminated array.
+  // NUL-terminated strings in a NULL-terminated array. There is a place before the first argument.
   char **arguments;
   char **variables;
 };

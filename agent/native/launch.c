@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "agent.h"
+#include "entry.h"
 #include "launch.h"
 #include "platform.h"
 
@@ -91,27 +92,24 @@ static const char *variable(char **variables, const char *name) {
 }
 
 /** As execvp(3), runs a script without `#!` in the shell. */
-static void execute(const char *path, const struct spawn_request *request) {
+static void execute(char *path, const struct spawn_request *request) {
   execve(path, request->arguments, request->variables);
   if (errno != ENOEXEC) return;
-  static char *words[ARGUMENTS_LIMIT + 2];
-  unsigned count = 0;
-  words[count++] = "sh";
-  words[count++] = (char *)path;
-  for (char **argument = request->arguments + 1; *argument != NULL && count < ARGUMENTS_LIMIT + 1; argument++) {
-    words[count++] = *argument;
-  }
-  words[count] = NULL;
+  char *program = request->arguments[0];
+  char **words = request->arguments - 1;
+  words[0] = "sh";
+  words[1] = path;
   execve("/bin/sh", words, request->variables);
+  words[1] = program;
 }
 
 static void search_and_execute(const struct spawn_request *request) {
-  const char *program = request->arguments[0];
+  char *program = request->arguments[0];
   if (strchr(program, '/') != NULL) {
     execute(program, request);
     return;
   }
-  static char path[PATH_MAX];
+  char path[PATH_MAX];
   const char *folder = variable(request->variables, "PATH");
   if (folder == NULL) folder = "/usr/local/bin:/usr/bin:/bin";
   int error = ENOENT;
@@ -172,6 +170,31 @@ _Noreturn void run_launch(struct launch *launch) {
   search_and_execute(request);
   if (errno == E2BIG || errno == ENOMEM || errno == EAGAIN) give_up(launch, STAGE_EXECUTE, errno);
   refuse_for(request->arguments[0], errno);
+}
+
+static _Noreturn void run_child(struct launch *launch, int way) {
+  launch->pid = getpid();
+  if (way < 0) run_launch(launch);
+  setsid();
+  sigset_t none;
+  sigemptyset(&none);
+  if (dup2(launch->input, 0) >= 0 && dup2(launch->output, 1) >= 0 && dup2(launch->error_output, 2) >= 0) {
+    sigprocmask(SIG_SETMASK, &none, NULL);
+    entry_run(way);
+  }
+  launch->error = errno;
+  launch->stage = STAGE_ENTRY;
+  _exit(127);
+}
+
+void launch_child(struct launch *launch, int way) {
+  // The child borrows this process's memory and stack until it has called exec: a fork would copy the page tables for
+  // nothing.
+  pid_t pid = vfork();
+  if (pid == 0) run_child(launch, way);
+  if (pid > 0) return;
+  launch->error = errno;
+  launch->stage = STAGE_RESOURCES;
 }
 
 void close_all(int descriptors[3]) {

@@ -8,7 +8,7 @@
 // follows, up to the end.
 enum { LAUNCH_READY = 0, LAUNCH_REPORT_BYTES = 5 };
 
-/** Input of a launch. A child that shares the memory of its agent reports its failure in `error` and `stage`. */
+/** Input of a launch, and what a child that shares the memory of its agent reports: its pid, and where it failed. */
 struct launch {
   const struct spawn_request *request;
   const struct account *account;
@@ -19,10 +19,16 @@ struct launch {
   // Terminal end for that agent, or -1.
   int terminal;
   bool changes_identity;
+  // 0 where no process could be made. Known before the process can end.
+  volatile pid_t pid;
+  // 0 where the program runs.
   volatile int error;
   volatile uint8_t stage;
 };
 
+/** Starts the program in a child of this process. Waits until it is executed, or the launch has failed.
+ * @param way to the program between (see entry.h), or -1. */
+void launch_child(struct launch *launch, int way);
 _Noreturn void run_launch(struct launch *launch);
 /** Reads a SPAWN from a socket and becomes its program. */
 _Noreturn void launch_from(int fd);

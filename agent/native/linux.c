@@ -15,7 +15,6 @@
 #include <sys/syscall.h>
 #include <sys/fsuid.h>
 #include <sys/xattr.h>
-#include <grp.h>
 #include <unistd.h>
 
 #if __has_include(<linux/openat2.h>)
@@ -119,12 +118,15 @@ int platform_change_mode(int fd, mode_t mode) {
   return chmod(path_to(fd), mode);
 }
 
-// --- identity
+// --- identity, of the calling thread alone: functions of the C library change that of every thread, and wait for them
+
+static int set_groups(size_t count, const gid_t *groups) { return (int)syscall(SYS_setgroups, count, groups); }
 
 void platform_name_session(const char *name) { (void)name; }
 
 int platform_become(uint32_t uid, uint32_t gid, const uint32_t *groups, unsigned count) {
-  return setgroups(count, (const gid_t *)groups) < 0 || setgid(gid) < 0 || setuid(uid) < 0 ? -1 : 0;
+  if (set_groups(count, (const gid_t *)groups) < 0 || syscall(SYS_setgid, gid) < 0) return -1;
+  return (int)syscall(SYS_setuid, uid);
 }
 
 static gid_t own_groups[256];
@@ -134,7 +136,7 @@ int platform_act_as(uint32_t uid, uint32_t gid, const uint32_t *groups, unsigned
   own_group_count = -1;
   if (uid == (uint32_t)geteuid() && gid == (uint32_t)getegid()) return 0;
   int own = getgroups(sizeof own_groups / sizeof own_groups[0], own_groups);
-  if (own < 0 || setgroups(count, (const gid_t *)groups) < 0) return -1;
+  if (own < 0 || set_groups(count, (const gid_t *)groups) < 0) return -1;
   own_group_count = own;
   setfsgid(gid);
   setfsuid(uid);
@@ -150,7 +152,7 @@ void platform_act_as_self(void) {
   setfsuid(geteuid());
   setfsgid(getegid());
   // Exits rather than continue with another identity.
-  if (setgroups((size_t)own_group_count, own_groups) < 0 || (uid_t)setfsuid((uid_t)-1) != geteuid()) abort();
+  if (set_groups((size_t)own_group_count, own_groups) < 0 || (uid_t)setfsuid((uid_t)-1) != geteuid()) abort();
   own_group_count = -1;
 }
 

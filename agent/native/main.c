@@ -17,20 +17,23 @@
 #include "entry.h"
 #include "launch.h"
 #include "platform.h"
+#include "starter.h"
 
 enum {
   OUTGOING_BYTES = 512 * 1024,
   INCOMING_BYTES = HEADER_BYTES + PAYLOAD_LIMIT,
   BUCKETS = 1024,
   LAST_ROUNDS = 64,
+  // A start waits until the program is executed; the server could be at work with those before.
+  STARTS_PER_TURN = 4,
   DESCRIPTORS_LIMIT = 3 * OBJECTS_LIMIT + 16,
 };
 
-enum role { ROLE_CONNECTION = -1, ROLE_LISTENER = -2 };
+enum role { ROLE_CONNECTION = -1, ROLE_LISTENER = -2, ROLE_STARTER = -4 };
 
 struct object *objects;
 struct rlimit descriptor_limit;
-uint64_t request_count;
+uint64_t moment;
 static struct object *buckets[BUCKETS];
 static unsigned object_count;
 
@@ -294,7 +297,6 @@ static void use_object(const struct request *request) {
 }
 
 static void handle(const struct request *request) {
-  request_count++;
   if (!has_greeted) {
     if (request->type != HELLO || request->magic != PROTOCOL_MAGIC || request->version != PROTOCOL_VERSION) {
       break_connection("the server speaks another protocol");
@@ -319,9 +321,10 @@ static void handle(const struct request *request) {
   }
 }
 
-/** Handles the received frames while their answers fit. */
-static void handle_frames(void) {
+/** Handles the received frames while their answers fit and programs may be started. */
+static void handle_frames(unsigned starts_left) {
   static struct request request;
+  moment++;
   while (connection >= 0 && !is_announcing && room() >= REPLY_BYTES + HEADER_BYTES) {
     uint8_t *frame = incoming + incoming_start;
     int32_t length = frame_length(frame, incoming_end - incoming_start);
@@ -334,11 +337,12 @@ static void handle_frames(void) {
       return;
     }
     handle(&request);
+    if (request.type == SPAWN && --starts_left == 0) break;
   }
   if (incoming_start == incoming_end) incoming_start = incoming_end = 0;
 }
 
-static bool has_whole_frame(void) {
+bool has_more_requests(void) {
   return frame_length(incoming + incoming_start, incoming_end - incoming_start) != FRAME_INCOMPLETE;
 }
 
@@ -365,7 +369,7 @@ static void accept_connection(void) {
   fcntl(fd, F_SETFD, FD_CLOEXEC);
   // Frames that the last server still sent count, such as those that confirm an end.
   for (unsigned round = 0; round < LAST_ROUNDS && connection >= 0 && receive(); round++) {
-    handle_frames();
+    handle_frames(UINT_MAX);
     flush();
   }
   connected(fd);
@@ -408,8 +412,9 @@ static bool pump(void) {
 static bool prepare(void) {
   polled_count = 0;
   if (listener >= 0) watch_descriptor(listener, POLLIN, NULL, ROLE_LISTENER);
+  if (starter_descriptor() >= 0 && room() >= REPLY_BYTES) watch_descriptor(starter_descriptor(), POLLIN, NULL, ROLE_STARTER);
   if (connection >= 0) {
-    bool can_receive = incoming_end - incoming_start < INCOMING_BYTES && !has_whole_frame();
+    bool can_receive = incoming_end - incoming_start < INCOMING_BYTES && !has_more_requests();
     short events = (short)((can_receive ? POLLIN : 0) | (outgoing_end > outgoing_start ? POLLOUT : 0));
     watch_descriptor(connection, events, NULL, ROLE_CONNECTION);
   }
@@ -429,7 +434,7 @@ static void dispatch(void) {
     if (owner == NULL) {
       if (role == ROLE_LISTENER) accept_connection();
       else if (role == ROLE_CHANGES) watch_ready();
-      else if (connection == polled[index].fd && events & (POLLIN | POLLHUP | POLLERR)) receive();
+      else if (role == ROLE_CONNECTION && connection == polled[index].fd && events & (POLLIN | POLLHUP | POLLERR)) receive();
     } else if (!owner->is_dead) {
       owner->kind->ready(owner, role, events);
     }
@@ -463,7 +468,7 @@ static void turn(const sigset_t *while_waiting) {
   sweep();
   has_more |= prepare();
   bool is_stuck = room() < REPLY_BYTES + HEADER_BYTES || is_announcing;
-  has_more |= connection >= 0 && has_whole_frame() && !is_stuck;
+  has_more |= connection >= 0 && has_more_requests() && !is_stuck;
   struct timespec at_once = {0, 0};
   // Signals are unblocked only here, so that they interrupt nothing else.
   int count = ppoll(polled, polled_count, has_more ? &at_once : NULL, while_waiting);
@@ -471,7 +476,7 @@ static void turn(const sigset_t *while_waiting) {
   if (count < 0 && errno == EINVAL) fail("cannot wait");
   process_reap();
   if (count > 0) dispatch();
-  handle_frames();
+  handle_frames(STARTS_PER_TURN);
   watch_follow();
 }
 

@@ -17,6 +17,7 @@
 #include "entry.h"
 #include "launch.h"
 #include "platform.h"
+#include "starter.h"
 
 enum role { ROLE_INPUT, ROLE_OUTPUT, ROLE_ERROR_OUTPUT, ROLE_ENTRY };
 
@@ -38,6 +39,7 @@ struct process {
   struct kept kept;
   uint32_t left;
   int status;
+  bool is_with_starter;
   bool has_terminal;
   bool was_killed;
   bool is_discarded;
@@ -130,18 +132,30 @@ static bool keep_label(struct process *process, struct text label) {
   return true;
 }
 
-static _Noreturn void run_child(struct launch *launch, int way) {
-  if (way < 0) run_launch(launch);
-  setsid();
-  sigset_t none;
-  sigemptyset(&none);
-  if (dup2(launch->input, 0) >= 0 && dup2(launch->output, 1) >= 0 && dup2(launch->error_output, 2) >= 0) {
-    sigprocmask(SIG_SETMASK, &none, NULL);
-    entry_run(way);
+/** Reports the result of a launch. @param is_awaited by a server. */
+static void finish_launch(struct process *process, const struct launch *launch, bool is_awaited) {
+  uint32_t id = process->object.id;
+  if (launch->error == 0) {
+    process->pid = launch->pid;
+    process->number = (uint32_t)launch->pid;
+    process->is_announced = is_awaited;
+    if (process->entry != NULL) process->entry->is_awaited = true;
+    else if (is_awaited) send_u32(REPLY_STARTED, id, process->number);
+    return;
   }
-  launch->error = errno;
-  launch->stage = STAGE_ENTRY;
-  _exit(127);
+  process->object.is_dead = true;
+  if (launch->pid > 0 && !process->has_exited) waitpid(launch->pid, NULL, 0);
+  if (is_awaited) send_error(id, launch->stage, launch->error, launch->stage == STAGE_RESOURCES ? "" : launch->directory);
+}
+
+/** Takes the result of a launch by the starter. @param is_awaited by a server. @return false while there is none. */
+static bool finish_start_by_starter(struct process *process, bool is_awaited) {
+  const struct launch *launch = starter_result();
+  if (launch == NULL) return false;
+  process->is_with_starter = false;
+  close_all((int[]){launch->input, launch->output, launch->error_output});
+  finish_launch(process, launch, is_awaited && !process->is_released);
+  return true;
 }
 
 void process_spawn(uint32_t id, const struct spawn_request *request) {
@@ -192,25 +206,14 @@ void process_spawn(uint32_t id, const struct spawn_request *request) {
       .terminal = -1,
       .changes_identity = changes_identity(request, &account),
   };
-  // The child borrows this process's memory and stack until it has called exec: a fork would copy the page tables for
-  // nothing.
-  pid_t pid = vfork();
-  if (pid == 0) run_child(&launch, way);
-  error = errno;
-  close_all(streams.far);
-  if (way >= 0) close(way);
-  if (pid > 0 && launch.error == 0) {
-    process->pid = pid;
-    process->number = (uint32_t)pid;
-    process->is_announced = true;
-    if (entry != NULL) entry->is_awaited = true;
-    else send_u32(REPLY_STARTED, id, process->number);
+  if (entry == NULL && has_more_requests() && starter_take(&launch)) {
+    process->is_with_starter = true;
     return;
   }
-  process->object.is_dead = true;
-  if (pid < 0) return send_error(id, STAGE_RESOURCES, error, "");
-  waitpid(pid, NULL, 0);
-  send_error(id, launch.stage, launch.error, launch.directory);
+  launch_child(&launch, way);
+  close_all(streams.far);
+  if (way >= 0) close(way);
+  finish_launch(process, &launch, true);
 }
 
 /** Takes over the terminal that was created where the program runs. @return false without one. */
@@ -389,7 +392,7 @@ void process_signal(struct object *object, uint8_t scope, struct text name) {
   int number = signal_number(name);
   int error = 0;
   // After it was reaped, its pid may be reused.
-  if (process->has_exited) error = ESRCH;
+  if (process->has_exited || process->pid == 0) error = ESRCH;
   else if (number < 0) error = EINVAL;
   else if (kill(scope == 1 ? -process->pid : process->pid, number) < 0) error = errno;
   if (error == 0 && (number == SIGKILL || number == SIGTERM)) process->was_killed = true;
@@ -406,7 +409,7 @@ void process_resize(struct object *object, uint16_t columns, uint16_t rows) {
 
 static void process_prepare(struct object *object) {
   struct process *process = (struct process *)object;
-  if (object->is_dead) return;
+  if (object->is_dead || process->is_with_starter) return;
   if (process->entry != NULL) return entry_prepare(process->entry, object, ROLE_ENTRY);
   // With no data, POLLERR still reports that the reader is gone; terminals do not support it.
   if (process->input.length > 0) watch_descriptor(process->input.fd, POLLOUT, object, ROLE_INPUT);
@@ -436,6 +439,7 @@ static void tell_exit(struct process *process) {
 
 static bool process_pump(struct object *object) {
   struct process *process = (struct process *)object;
+  if (process->is_with_starter && (room() < REPLY_BYTES || !finish_start_by_starter(process, true))) return false;
   if (process->entry != NULL) finish_start(process);
   if (process->entry != NULL || object->is_dead) return false;
   if (is_draining(process) && has_output(process)) {
@@ -463,13 +467,18 @@ static bool process_pump(struct object *object) {
 
 // --- ending
 
+/** 0 while it has none. */
+static pid_t pid_of(const struct process *process) {
+  return process->is_with_starter ? starter_pid() : process->pid;
+}
+
 void process_reap(void) {
   int status;
   pid_t pid;
   // All children, including adopted orphans.
   while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
     struct object *object = objects;
-    while (object != NULL && (object->kind != &process_kind || ((struct process *)object)->pid != pid ||
+    while (object != NULL && (object->kind != &process_kind || pid_of((struct process *)object) != pid ||
                               ((struct process *)object)->has_exited)) {
       object = object->next;
     }
@@ -490,6 +499,10 @@ void process_release(struct object *object) {
 
 void process_disconnected(struct object *object) {
   struct process *process = (struct process *)object;
+  if (process->is_with_starter) {
+    starter_wait();
+    finish_start_by_starter(process, false);
+  }
   object->credit = 0;
   kept_rewind(&process->kept);
   if (process->entry != NULL) process->entry->is_awaited = false;
@@ -521,9 +534,10 @@ bool process_announce(struct object *object) {
 }
 
 void process_kill_all(void) {
+  starter_wait();
   for (struct object *object = objects; object != NULL; object = object->next) {
     struct process *process = (struct process *)object;
-    if (object->kind == &process_kind && !process->has_exited && process->pid > 0) kill(-process->pid, SIGKILL);
+    if (object->kind == &process_kind && !process->has_exited && pid_of(process) > 0) kill(-pid_of(process), SIGKILL);
   }
   // The end of a namespace's first process ends all others in it.
   if (getpid() == 1) return;

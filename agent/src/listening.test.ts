@@ -15,6 +15,18 @@ import { startListeningAgent } from "./testing/listening-agent.js";
 import { openDescriptors } from "./testing/open-descriptors.js";
 import { env, finish, run, shell } from "./testing/run.js";
 
+/** Direct children, in the order of their pids. */
+async function childrenOf(pid: number): Promise<readonly number[]> {
+  const { stdout } = await promisify(execFile)("ps", ["-A", "-o", "pid=,ppid="]);
+  const pairs = stdout
+    .trim()
+    .split("\n")
+    .map((line) => line.trim().split(/ +/).map(Number));
+  return pairs
+    .flatMap(([child = 0, parent]) => (parent === pid ? [child] : []))
+    .sort((one, other) => one - other);
+}
+
 describe("an agent that listens", { skip: withoutBinary }, () => {
   it("ends when a limit takes its descriptors away, instead of waiting forever", async () => {
     await using agent = await startListeningAgent();
@@ -25,6 +37,30 @@ describe("an agent that listens", { skip: withoutBinary }, () => {
     await assert.rejects(connection.files.stat("/"));
     await connection.closed;
     for (const { pid } of started) process.kill(pid, "SIGKILL");
+  });
+
+  it("names every process to the next server whose start the last one did not see", async () => {
+    await using agent = await startListeningAgent();
+    for (let round = 0; round < 10; round += 1) {
+      const first = await agent.connect();
+      const spawn = (number: number) =>
+        first.spawn({ path: "sleep", args: ["300"], env, cwd: "/", label: `${round} ${number}` });
+      const starts = Array.from({ length: 30 }, (_, number) => spawn(number).catch(() => undefined));
+      // Some are still to come.
+      await starts[round];
+      await first.close();
+      const second = await agent.connect();
+      const found = await second.processes();
+      const children = await childrenOf(agent.child.pid ?? 0);
+      assert.deepEqual(
+        found.map(({ pid }) => pid).sort((one, other) => one - other),
+        children,
+      );
+      assert.equal(new Set(found.map(({ label }) => label)).size, found.length);
+      for (const process of found) await process.kill("SIGKILL");
+      for (const process of found) assert.deepEqual((await finish(process)).exit, { signal: "SIGKILL" });
+      await second.close();
+    }
   });
 
   it("keeps processes, their output and their exit for the next server", async () => {

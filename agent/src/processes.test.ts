@@ -1,5 +1,8 @@
 import assert from "node:assert/strict";
 import { createHash, randomBytes } from "node:crypto";
+import { chmod, mkdtemp, rm, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import { after, before, describe, it } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import { SandboxError } from "@coppice/core";
@@ -241,6 +244,42 @@ for (const { name, binary, skip } of agentKinds) {
         numbers.map((number) => [number, `${number}\n`]),
       );
     });
+
+    it("that start together each get what is theirs, and what fails among them fails alone", async () => {
+      const directory = await mkdtemp(join(tmpdir(), "coppice-starts-"));
+      // Without `#!`: the shell runs it.
+      const script = join(directory, "script");
+      await writeFile(script, "echo $1 $2 $X $(pwd)\n", { mode: 0o755 });
+      await chmod(directory, 0o755);
+      const starts = Array.from({ length: 200 }, async (_, number) => {
+        const kind = number % 4;
+        if (kind === 0) return refuses(run(agent, "true", [], { cwd: `/no/${number}` }), "invalid_argument");
+        if (kind === 1) return assert.deepEqual((await run(agent, `no-such-${number}`)).exit, { code: 127 });
+        const seen = await run(agent, kind === 2 ? "script" : script, [`${number}`, "word"], {
+          cwd: directory,
+          env: { PATH: `/no/such:${directory}`, X: `x${number}` },
+        });
+        assert.equal(seen.stdout.toString(), `${number} word x${number} ${directory}\n`);
+      });
+      await Promise.all(starts);
+      await rm(directory, { recursive: true });
+    });
+
+    it(
+      "that start together run as their own users, while files are used as others",
+      { skip: name !== "the binary" ? "needs files" : process.getuid?.() !== 0 && "needs root" },
+      async () => {
+        const own = await startHostAgent({ binary, fileActor: "nobody" });
+        const all = Array.from({ length: 150 }, async (_, number) => {
+          const looking = own.files.stat("/etc/passwd");
+          const uid = number % 3 === 0 ? 0 : 10_000 + number;
+          const { stdout } = await shell(own, "id -u; id -g; id -G", { user: { uid, gid: uid } });
+          assert.equal(stdout.toString(), `${uid}\n${uid}\n${uid}\n`);
+          await looking;
+        });
+        await Promise.all(all).finally(() => own.close());
+      },
+    );
 
     // Only root can see the open descriptors of the binary.
     it("leave no descriptor and no zombie behind", { skip: binary !== "node" && withoutRoot }, async () => {

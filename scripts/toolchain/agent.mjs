@@ -32,7 +32,7 @@ const GUARDS = ["-fstack-protector-strong", "-U_FORTIFY_SOURCE", "-D_FORTIFY_SOU
 /** Not in builds of users: a warning of their compiler must not keep the agent from being built. */
 const STRICT = process.env.CI === "true" ? ["-Werror"] : [];
 /** Of every build. */
-const FLAGS = ["-std=c11", "-D_GNU_SOURCE", "-O2", ...WARNINGS, ...GUARDS, ...STRICT];
+const FLAGS = ["-std=c11", "-D_GNU_SOURCE", "-O2", "-pthread", ...WARNINGS, ...GUARDS, ...STRICT];
 /**
  * Static: it also runs where there is no C library, or another one, as in a jail of an older FreeBSD. In a sandbox
  * `launch` is root and reads no library that a guest could replace.

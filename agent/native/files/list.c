@@ -130,7 +130,7 @@ static int list_entry(struct listing *listing, struct writer *frame, const char 
 
 static bool listing_run(struct object *object) {
   struct listing *listing = (struct listing *)object;
-  request_count++;
+  moment++;
   if (object->credit <= 0 || !is_connected() || room() < 2 * REPLY_BYTES) return false;
   int error = act(&listing->actor);
   struct writer frame = begin_frame(REPLY_ENTRIES, object->id);

@@ -79,7 +79,7 @@ static int leave_tree(struct removal *removal) {
 
 static bool removal_run(struct object *object) {
   struct removal *removal = (struct removal *)object;
-  request_count++;
+  moment++;
   if (room() < REPLY_BYTES) return false;
   int error = act(&removal->actor);
   for (unsigned count = 0; error == 0 && count < ENTRIES_PER_TURN && removal->level_count > 0; count++) {

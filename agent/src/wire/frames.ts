@@ -175,15 +175,11 @@ export class PayloadWriter {
   }
 
   u16(value: number): this {
-    const at = this.#reserve(2);
-    this.#bytes.writeUInt16LE(value, at);
-    return this;
+    return this.#integer(value, 2);
   }
 
   u32(value: number): this {
-    const at = this.#reserve(4);
-    this.#bytes.writeUInt32LE(value, at);
-    return this;
+    return this.#integer(value, 4);
   }
 
   u64(value: bigint): this {
@@ -214,6 +210,16 @@ export class PayloadWriter {
 
   finish(): Buffer {
     return this.#bytes.subarray(0, this.#length);
+  }
+
+  // Buffer's own methods store into buffers of all kinds, which V8 does slowly: they took a twentieth of a start.
+  #integer(value: number, bytes: 2 | 4): this {
+    if (!Number.isInteger(value) || value < 0 || value >= 2 ** (8 * bytes)) {
+      throw new RangeError(`${value} does not fit into ${bytes} bytes`);
+    }
+    const at = this.#reserve(bytes);
+    for (let index = 0; index < bytes; index += 1) this.#bytes[at + index] = value >>> (8 * index);
+    return this;
   }
 
   /** Makes room. @returns where it begins. It may replace the buffer: read `#bytes` afterwards. */
