@@ -14,10 +14,10 @@
 #include <unistd.h>
 
 #include "agent.h"
+#include "aside.h"
 #include "entry.h"
 #include "launch.h"
 #include "platform.h"
-#include "starter.h"
 
 enum {
   OUTGOING_BYTES = 512 * 1024,
@@ -29,7 +29,7 @@ enum {
   DESCRIPTORS_LIMIT = 3 * OBJECTS_LIMIT + 16,
 };
 
-enum role { ROLE_CONNECTION = -1, ROLE_LISTENER = -2, ROLE_STARTER = -4 };
+enum role { ROLE_CONNECTION = -1, ROLE_LISTENER = -2, ROLE_ASIDE = -4 };
 
 struct object *objects;
 struct rlimit descriptor_limit;
@@ -412,7 +412,7 @@ static bool pump(void) {
 static bool prepare(void) {
   polled_count = 0;
   if (listener >= 0) watch_descriptor(listener, POLLIN, NULL, ROLE_LISTENER);
-  if (starter_descriptor() >= 0 && room() >= REPLY_BYTES) watch_descriptor(starter_descriptor(), POLLIN, NULL, ROLE_STARTER);
+  if (aside_descriptor() >= 0 && room() >= REPLY_BYTES) watch_descriptor(aside_descriptor(), POLLIN, NULL, ROLE_ASIDE);
   if (connection >= 0) {
     bool can_receive = incoming_end - incoming_start < INCOMING_BYTES && !has_more_requests();
     short events = (short)((can_receive ? POLLIN : 0) | (outgoing_end > outgoing_start ? POLLOUT : 0));

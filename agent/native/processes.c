@@ -14,10 +14,10 @@
 #include <unistd.h>
 
 #include "agent.h"
+#include "aside.h"
 #include "entry.h"
 #include "launch.h"
 #include "platform.h"
-#include "starter.h"
 
 enum role { ROLE_INPUT, ROLE_OUTPUT, ROLE_ERROR_OUTPUT, ROLE_ENTRY };
 
@@ -39,7 +39,7 @@ struct process {
   struct kept kept;
   uint32_t left;
   int status;
-  bool is_with_starter;
+  bool is_launched_aside;
   bool has_terminal;
   bool was_killed;
   bool is_discarded;
@@ -148,11 +148,11 @@ static void finish_launch(struct process *process, const struct launch *launch, 
   if (is_awaited) send_error(id, launch->stage, launch->error, launch->stage == STAGE_RESOURCES ? "" : launch->directory);
 }
 
-/** Takes the result of a launch by the starter. @param is_awaited by a server. @return false while there is none. */
-static bool finish_start_by_starter(struct process *process, bool is_awaited) {
-  const struct launch *launch = starter_result();
+/** Takes the result of a launch by the second thread. @param is_awaited by a server. @return false while there is none. */
+static bool finish_launch_aside(struct process *process, bool is_awaited) {
+  const struct launch *launch = aside_launched();
   if (launch == NULL) return false;
-  process->is_with_starter = false;
+  process->is_launched_aside = false;
   close_all((int[]){launch->input, launch->output, launch->error_output});
   finish_launch(process, launch, is_awaited && !process->is_released);
   return true;
@@ -206,8 +206,8 @@ void process_spawn(uint32_t id, const struct spawn_request *request) {
       .terminal = -1,
       .changes_identity = changes_identity(request, &account),
   };
-  if (entry == NULL && has_more_requests() && starter_take(&launch)) {
-    process->is_with_starter = true;
+  if (entry == NULL && has_more_requests() && aside_launch(&launch)) {
+    process->is_launched_aside = true;
     return;
   }
   launch_child(&launch, way);
@@ -409,7 +409,7 @@ void process_resize(struct object *object, uint16_t columns, uint16_t rows) {
 
 static void process_prepare(struct object *object) {
   struct process *process = (struct process *)object;
-  if (object->is_dead || process->is_with_starter) return;
+  if (object->is_dead || process->is_launched_aside) return;
   if (process->entry != NULL) return entry_prepare(process->entry, object, ROLE_ENTRY);
   // With no data, POLLERR still reports that the reader is gone; terminals do not support it.
   if (process->input.length > 0) watch_descriptor(process->input.fd, POLLOUT, object, ROLE_INPUT);
@@ -439,7 +439,7 @@ static void tell_exit(struct process *process) {
 
 static bool process_pump(struct object *object) {
   struct process *process = (struct process *)object;
-  if (process->is_with_starter && (room() < REPLY_BYTES || !finish_start_by_starter(process, true))) return false;
+  if (process->is_launched_aside && (room() < REPLY_BYTES || !finish_launch_aside(process, true))) return false;
   if (process->entry != NULL) finish_start(process);
   if (process->entry != NULL || object->is_dead) return false;
   if (is_draining(process) && has_output(process)) {
@@ -469,7 +469,7 @@ static bool process_pump(struct object *object) {
 
 /** 0 while it has none. */
 static pid_t pid_of(const struct process *process) {
-  return process->is_with_starter ? starter_pid() : process->pid;
+  return process->is_launched_aside ? aside_pid() : process->pid;
 }
 
 void process_reap(void) {
@@ -499,9 +499,9 @@ void process_release(struct object *object) {
 
 void process_disconnected(struct object *object) {
   struct process *process = (struct process *)object;
-  if (process->is_with_starter) {
-    starter_wait();
-    finish_start_by_starter(process, false);
+  if (process->is_launched_aside) {
+    aside_wait();
+    finish_launch_aside(process, false);
   }
   object->credit = 0;
   kept_rewind(&process->kept);
@@ -534,7 +534,7 @@ bool process_announce(struct object *object) {
 }
 
 void process_kill_all(void) {
-  starter_wait();
+  aside_wait();
   for (struct object *object = objects; object != NULL; object = object->next) {
     struct process *process = (struct process *)object;
     if (object->kind == &process_kind && !process->has_exited && pid_of(process) > 0) kill(-pid_of(process), SIGKILL);

@@ -6,10 +6,13 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "../aside.h"
 #include "../platform.h"
 #include "files.h"
 
 enum { ROLE_SHARED = 0 };
+// Freeing such a file takes longer than handing it over.
+enum { LARGE_BYTES = 4 * 1024 * 1024 };
 
 struct file_writer {
   struct object object;
@@ -288,7 +291,12 @@ static int install(struct file_writer *writer, struct place *place) {
     if (!is_linked) return error;
     writer->directory = stage;
   }
-  if (renameat(writer->directory, writer->temporary, place->parent, place->name) < 0) return errno;
+  bool was_large = place->exists && S_ISREG(place->status.st_mode) && place->status.st_size >= LARGE_BYTES;
+  int replaced = was_large ? openat(place->parent, place->name, O_PATH | O_NOFOLLOW | O_CLOEXEC) : -1;
+  int error = renameat(writer->directory, writer->temporary, place->parent, place->name) < 0 ? errno : 0;
+  // It is freed with its last descriptor.
+  if (replaced >= 0) aside_close(replaced);
+  if (error != 0) return error;
   close(writer->directory);
   writer->directory = -1;
   return 0;

@@ -1,8 +1,9 @@
-#include "starter.h"
+#include "aside.h"
 
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -11,14 +12,15 @@
 
 #ifdef COPPICE_IS_FREEBSD
 // Its threads share one identity, which the loop changes for files.
-bool starter_take(const struct launch *launch) {
+bool aside_launch(const struct launch *launch) {
   (void)launch;
   return false;
 }
-const struct launch *starter_result(void) { return NULL; }
-void starter_wait(void) {}
-pid_t starter_pid(void) { return 0; }
-int starter_descriptor(void) { return -1; }
+const struct launch *aside_launched(void) { return NULL; }
+void aside_wait(void) {}
+pid_t aside_pid(void) { return 0; }
+int aside_descriptor(void) { return -1; }
+void aside_close(int fd) { close(fd); }
 #else
 
 // More than launch.c needs for paths and messages.
@@ -29,18 +31,33 @@ static struct account account;
 static struct spawn_request request;
 /** The strings of the request, after the pointers to them. */
 static char **copied;
-static bool is_busy;
-/** One byte for each launch, and one for each result. */
+static bool is_launching;
+/** A descriptor to close, until it is closed; otherwise -1. */
+static atomic_int closing = -1;
+/** One byte for each order, and one for each launch that has ended. */
 static int orders[2] = {-1, -1}, results[2] = {-1, -1};
 static bool is_running;
 
+enum { LAUNCH, CLOSE };
+
 static void *serve(void *unused) {
-  char byte;
-  while (read(orders[0], &byte, 1) == 1) {
+  char order;
+  while (read(orders[0], &order, 1) == 1) {
+    if (order == CLOSE) {
+      close(atomic_load(&closing));
+      atomic_store(&closing, -1);
+      continue;
+    }
     launch_child(&launch, -1);
-    if (write(results[1], &byte, 1) != 1) abort();
+    if (write(results[1], &order, 1) != 1) abort();
   }
   return unused;
+}
+
+static bool is_free(void) { return !is_launching && atomic_load(&closing) < 0; }
+
+static void give_order(char order) {
+  if (write(orders[1], &order, 1) != 1) abort();
 }
 
 static bool run(void) {
@@ -96,26 +113,35 @@ static bool copy(const struct launch *original) {
   return true;
 }
 
-bool starter_take(const struct launch *original) {
-  if (is_busy || !run() || !copy(original)) return false;
-  if (write(orders[1], "", 1) != 1) abort();
-  return is_busy = true;
+bool aside_launch(const struct launch *original) {
+  if (!is_free() || !run() || !copy(original)) return false;
+  give_order(LAUNCH);
+  return is_launching = true;
 }
 
-const struct launch *starter_result(void) {
+const struct launch *aside_launched(void) {
   struct pollfd poller = {.fd = results[0], .events = POLLIN};
   char byte;
-  if (!is_busy || poll(&poller, 1, 0) != 1 || read(results[0], &byte, 1) != 1) return NULL;
-  is_busy = false;
+  if (!is_launching || poll(&poller, 1, 0) != 1 || read(results[0], &byte, 1) != 1) return NULL;
+  is_launching = false;
   return &launch;
 }
 
-void starter_wait(void) {
+void aside_wait(void) {
   struct pollfd poller = {.fd = results[0], .events = POLLIN};
-  while (is_busy && poll(&poller, 1, -1) != 1) continue;
+  while (is_launching && poll(&poller, 1, -1) != 1) continue;
 }
 
-pid_t starter_pid(void) { return is_busy ? launch.pid : 0; }
+pid_t aside_pid(void) { return is_launching ? launch.pid : 0; }
 
-int starter_descriptor(void) { return is_busy ? results[0] : -1; }
+int aside_descriptor(void) { return is_launching ? results[0] : -1; }
+
+void aside_close(int fd) {
+  if (!is_free() || !run()) {
+    close(fd);
+    return;
+  }
+  atomic_store(&closing, fd);
+  give_order(CLOSE);
+}
 #endif
