@@ -277,7 +277,11 @@ for (const { name, binary, skip } of agentKinds) {
           assert.equal(stdout.toString(), `${uid}\n${uid}\n${uid}\n`);
           await looking;
         });
-        await Promise.all(all).finally(() => own.close());
+        try {
+          await Promise.all(all);
+        } finally {
+          await own.close();
+        }
       },
     );
 

@@ -274,6 +274,21 @@ static bool is_enforced(const char *directory) {
   return quota_of(directory, Q_XGETQSTATV, 0, &state) == 0 && (state.qs_flags & FS_QUOTA_PDQ_ENFD) != 0;
 }
 
+/** Tells a file system that what is below this directory does not belong together, as `chattr +T`. */
+static int spread(const char *directory) {
+  int flags, fd = open(directory, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+  if (fd < 0) return -1;
+  int result = ioctl(fd, FS_IOC_GETFLAGS, &flags);
+  if (result == 0) {
+    flags |= FS_TOPDIR_FL;
+    result = ioctl(fd, FS_IOC_SETFLAGS, &flags);
+  }
+  int error = errno;
+  close(fd);
+  errno = error;
+  return result;
+}
+
 _Noreturn void answer_about_disk(const char **words, unsigned count, int say) {
   const char *question = words[0], *directory = words[1];
   uint32_t project = count > 2 ? (uint32_t)strtoul(words[2], NULL, 10) : 0;
@@ -281,6 +296,8 @@ _Noreturn void answer_about_disk(const char **words, unsigned count, int say) {
   int result = 0;
   if (strcmp(question, "enforced") == 0) {
     dprintf(say, "%d", is_enforced(directory));
+  } else if (strcmp(question, "spread") == 0) {
+    result = spread(directory);
   } else if (strcmp(question, "count") == 0) {
     entries_left = ULONG_MAX;
     if (!measure_tree(open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC))) measured_bytes = INT64_MAX;

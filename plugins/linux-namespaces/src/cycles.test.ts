@@ -1,13 +1,17 @@
 import assert from "node:assert/strict";
-import { readFile, readdir } from "node:fs/promises";
+import { execFile } from "node:child_process";
+import { readFile, readdir, statfs } from "node:fs/promises";
+import { join } from "node:path";
 import { describe, it } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
+import { promisify } from "node:util";
 import { openInternet, reasonWithoutEgress } from "./testing/open-internet.js";
 import { openTestBackend, reasonToSkip } from "./testing/test-backend.js";
 import { makeSandbox, runScript } from "./testing/test-sandbox.js";
 
 const CYCLES = Number(process.env["COPPICE_TEST_CYCLES"] ?? 100);
 const AT_ONCE = 4;
+const EXT4 = 0xef53;
 
 async function descriptors(): Promise<number> {
   return (await readdir("/proc/self/fd")).length;
@@ -54,5 +58,17 @@ describe("making and destroying sandboxes", { skip: reasonToSkip() ?? false }, (
     // Sockets close a moment after their sandbox.
     for (let wait = 0; wait < 200 && (await descriptors()) !== before; wait++) await sleep(50);
     assert.equal(await descriptors(), before);
+  });
+
+  it("does not get slower with their number where files are on ext4, which spreads them", async (context) => {
+    await using opened = await openTestBackend();
+    await (await makeSandbox(opened.backend)).destroy();
+    const sandboxes = join(opened.directory, "sandboxes");
+    if ((await statfs(sandboxes)).type !== EXT4) {
+      context.skip("the directory of temporary files is not on ext4");
+      return;
+    }
+    const { stdout } = await promisify(execFile)("lsattr", ["-d", sandboxes]);
+    assert.match(stdout, /^\S*T\S* /);
   });
 });
