@@ -1,6 +1,14 @@
-import { hash, timingSafeEqual } from "node:crypto";
+import { timingSafeEqual } from "node:crypto";
 
-/** Compares a secret with a client's text in a time that depends on neither. */
+/**
+ * Compares a secret with a client's text in a time that tells nothing of the secret but its length. Digests of both, which
+ * would hide that, too, took a twentieth of the time of a small request.
+ */
 export function secretEqual(secret: string, given: string): boolean {
-  return timingSafeEqual(hash("sha256", secret, "buffer"), hash("sha256", given, "buffer"));
+  const expected = Buffer.from(secret);
+  const received = Buffer.from(given);
+  return (
+    timingSafeEqual(expected, received.length === expected.length ? received : expected) &&
+    received.length === expected.length
+  );
 }
