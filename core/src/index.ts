@@ -78,7 +78,12 @@ export type {
 export * from "./backend.js";
 export { basicUser } from "./http/clients/basic-user.js";
 export { toHttpError } from "./http/messages/wire-errors.js";
-export { HOP_BY_HOP } from "./http/proxy/answer-head.js";
+export { type AnswerHead, HOP_BY_HOP } from "./http/proxy/answer-head.js";
+export type { AnswerSink } from "./http/proxy/answer-reader.js";
+export * from "./http/proxy/http-connection.js";
+export { SAFE_METHODS } from "./http/proxy/proxy-request.js";
+export { sendRequest } from "./http/proxy/send-request.js";
+export { hasBody } from "./http/messages/has-body.js";
 export { HttpError, type HttpErrorOptions, withReason } from "./http/messages/http-error.js";
 export * from "./http/clients/sandbox-sockets.js";
 export { environmentVariables } from "./http/messages/environment-variables.js";

@@ -4,6 +4,7 @@ export * from "./testing/docker-registry.js";
 export * from "./testing/start-test-server.js";
 export * from "./testing/fake-clock.js";
 export * from "./testing/free-ports.js";
+export * from "./testing/loopback-certificate.js";
 export * from "./testing/memory-backend.js";
 export * from "./testing/memory-leases.js";
 export * from "./testing/memory-files.js";

@@ -165,6 +165,7 @@ export const plugin = definePlugin({
       gatherMs: config.gatherTimeout,
       maxLookups,
     });
+    context.onStop(() => router.end());
     peers.use(router);
     const placement = new FleetPlacement({
       node,

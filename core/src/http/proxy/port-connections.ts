@@ -5,7 +5,7 @@ import { SandboxError } from "../../kernel/errors.js";
 import type { LiveSandbox } from "../../sandbox/model/live-sandbox.js";
 import { EdgeRefusal } from "../messages/edge-refusal.js";
 import type { Target } from "../surfaces/surface-request.js";
-import { PortConnection } from "./port-connection.js";
+import { HttpConnection } from "./http-connection.js";
 
 export interface PortConnectionsOptions {
   /** Time that an idle connection waits for its next request. */
@@ -26,7 +26,7 @@ export class PortConnections {
   /** How often a request got each kind of connection. A counter with labels would take a microsecond each time. */
   readonly #uses = { kept: 0, opened: 0 };
   /** Idle ones by port. */
-  readonly #pools = new WeakMap<LiveSandbox, Map<number, PortConnection[]>>();
+  readonly #pools = new WeakMap<LiveSandbox, Map<number, HttpConnection[]>>();
 
   constructor(options: PortConnectionsOptions) {
     this.#options = options;
@@ -44,7 +44,7 @@ export class PortConnections {
   }
 
   /** Takes an idle connection, the one that waited for the shortest time. */
-  take({ sandbox, port }: Target): PortConnection | undefined {
+  take({ sandbox, port }: Target): HttpConnection | undefined {
     const connection = this.#pools.get(sandbox)?.get(port)?.pop();
     if (connection !== undefined) this.#uses.kept += 1;
     return connection;
@@ -55,18 +55,18 @@ export class PortConnections {
    * @param isShared true when it is kept after its exchange.
    * @throws HttpError 502 when nothing listens there, also after a second of retries; the signal's reason.
    */
-  async dial(target: Target, signal: AbortSignal, isShared: boolean): Promise<PortConnection> {
+  async dial(target: Target, signal: AbortSignal, isShared: boolean): Promise<HttpConnection> {
     const stream = await dialPort(target, signal);
     this.#uses.opened += 1;
     const { headLimit } = this.#options;
-    const keep = isShared ? (connection: PortConnection) => this.#keep(target, connection) : undefined;
-    const onClose = (connection: PortConnection): void => this.#forget(target, connection);
-    const connection = new PortConnection({ stream, headLimit, keep, onClose });
+    const keep = isShared ? (connection: HttpConnection) => this.#keep(target, connection) : undefined;
+    const onClose = (connection: HttpConnection): void => this.#forget(target, connection);
+    const connection = new HttpConnection({ stream, headLimit, keep, onClose });
     if (signal.aborted) stream.destroy();
     return connection;
   }
 
-  #keep({ sandbox, port }: Target, connection: PortConnection): void {
+  #keep({ sandbox, port }: Target, connection: HttpConnection): void {
     const { idleTimeoutMs, maxIdle } = this.#options;
     const pool = this.#pools.get(sandbox) ?? this.#makePool(sandbox);
     const idle = pool.get(port) ?? [];
@@ -79,8 +79,8 @@ export class PortConnections {
     connection.waitFor(idleTimeoutMs);
   }
 
-  #makePool(sandbox: LiveSandbox): Map<number, PortConnection[]> {
-    const pool = new Map<number, PortConnection[]>();
+  #makePool(sandbox: LiveSandbox): Map<number, HttpConnection[]> {
+    const pool = new Map<number, HttpConnection[]>();
     this.#pools.set(sandbox, pool);
     const end = (): void => {
       for (const { stream } of [...pool.values()].flat()) stream.destroy();
@@ -89,7 +89,7 @@ export class PortConnections {
     return pool;
   }
 
-  #forget({ sandbox, port }: Target, connection: PortConnection): void {
+  #forget({ sandbox, port }: Target, connection: HttpConnection): void {
     const pool = this.#pools.get(sandbox);
     const idle = pool?.get(port) ?? [];
     const at = idle.indexOf(connection);

@@ -4,12 +4,13 @@ import type { IncomingRequest } from "../surfaces/incoming-request.js";
 import type { Target } from "../surfaces/surface-request.js";
 import type { AnswerHead } from "./answer-head.js";
 import { brokenPort } from "./broken-port.js";
-import type { PortConnection, PortExchange } from "./port-connection.js";
+import type { HttpConnection, HttpExchange } from "./http-connection.js";
 import type { PortConnections } from "./port-connections.js";
 import { requestHead } from "./request-head.js";
+import { sendRequest } from "./send-request.js";
 
 /** Safe methods: such a request may be sent again when a kept connection turns out to be dead. */
-const SAFE_METHODS = new Set(["GET", "HEAD", "OPTIONS", "TRACE"]);
+export const SAFE_METHODS: ReadonlySet<string> = new Set(["GET", "HEAD", "OPTIONS", "TRACE"]);
 const REQUEST_ID = "x-request-id";
 
 interface ProxiedRequest {
@@ -40,15 +41,15 @@ function isBoundToConnection({ headers }: IncomingMessage): boolean {
 }
 
 /** A request on its way to a program, and the answer on its way back. */
-class Passage implements PortExchange {
+class Passage implements HttpExchange {
   readonly method: string;
   readonly #proxied: ProxiedRequest;
-  readonly #connection: PortConnection;
+  readonly #connection: HttpConnection;
   readonly #option: "keep-alive" | "close";
   readonly #passed = Promise.withResolvers<boolean>();
   #mayRepeat = false;
 
-  constructor(proxied: ProxiedRequest, connection: PortConnection, option: "keep-alive" | "close") {
+  constructor(proxied: ProxiedRequest, connection: HttpConnection, option: "keep-alive" | "close") {
     this.method = proxied.message.method ?? "GET";
     this.#proxied = proxied;
     this.#connection = connection;
@@ -70,35 +71,8 @@ class Passage implements PortExchange {
       this.#passed.resolve(false);
     });
     const head = requestHead(message, target, `Connection: ${this.#option}\r\n`);
-    if (hasBody(message)) this.#sendWithBody(head);
-    else {
-      connection.sent();
-      connection.stream.write(head, "latin1");
-    }
+    sendRequest(message, head, { connection, exchange: this });
     return this.#passed.promise;
-  }
-
-  /** A program may answer before it reads, and a client may wait for that before it writes. */
-  #sendWithBody(head: string): void {
-    const { message } = this.#proxied;
-    const { stream } = this.#connection;
-    const isChunked = message.headers["transfer-encoding"] !== undefined;
-    // Head and beginning of the body leave in one write.
-    stream.cork();
-    stream.write(head, "latin1");
-    message.on("data", (bytes: Buffer) => {
-      if (!this.#connection.serves(this)) return;
-      if (isChunked) stream.write(`${bytes.length.toString(16)}\r\n`, "latin1");
-      const takesMore = stream.write(bytes);
-      if (isChunked) stream.write("\r\n", "latin1");
-      if (!takesMore) message.pause();
-    });
-    message.once("end", () => {
-      if (!this.#connection.serves(this)) return;
-      this.#connection.sent();
-      if (isChunked) stream.write("0\r\n\r\n", "latin1");
-    });
-    process.nextTick(() => stream.uncork());
   }
 
   head({ status, headers }: AnswerHead, isAlone: boolean): void {

@@ -5,7 +5,7 @@ import { destroySoon } from "../messages/destroy-soon.js";
 import type { SurfaceRequest, Target } from "../surfaces/surface-request.js";
 import type { AnswerHead } from "./answer-head.js";
 import { brokenPort } from "./broken-port.js";
-import type { PortConnection, PortExchange } from "./port-connection.js";
+import type { HttpConnection, HttpExchange } from "./http-connection.js";
 import type { PortConnections } from "./port-connections.js";
 import { requestHead } from "./request-head.js";
 
@@ -39,16 +39,16 @@ interface Asking {
   readonly answered: PromiseWithResolvers<void>;
 }
 
-class Tunnel implements PortExchange {
+class Tunnel implements HttpExchange {
   readonly method: string;
   readonly #socket: Duplex;
-  readonly #connection: PortConnection;
+  readonly #connection: HttpConnection;
   #asking: Asking | undefined;
   /** An answer that is no upgrade. */
   #response: ServerResponse | undefined;
   #isOpen = false;
 
-  constructor({ head, message, socket, target }: ProxiedUpgrade, connection: PortConnection) {
+  constructor({ head, message, socket, target }: ProxiedUpgrade, connection: HttpConnection) {
     this.method = message.method ?? "GET";
     this.#socket = socket;
     this.#connection = connection;

@@ -183,6 +183,11 @@ export class FleetPeers implements PeerFinder {
     this.#peers.delete(node);
   }
 
+  /** Ends what is under way with all of them. */
+  end(): void {
+    for (const node of this.#peers.keys()) this.forget(node);
+  }
+
   /** @returns the server's name if it has something. @throws SandboxError when it does not say so */
   async #ask(server: string, held: HeldName, signal: AbortSignal): Promise<string | undefined> {
     try {

@@ -8,12 +8,14 @@ import {
   type Server,
   type ServerResponse,
 } from "node:http";
-import { Agent as HttpsAgent } from "node:https";
+import { createServer as createTlsServer, Agent as HttpsAgent } from "node:https";
 import { type AddressInfo, connect } from "node:net";
+import { buffer } from "node:stream/consumers";
 import { setTimeout as pause } from "node:timers/promises";
 import { describe, it } from "node:test";
 import type { SurfaceRequest } from "@coppice/core";
-import { HttpPeer } from "./http-peer.js";
+import { loopbackCertificate } from "@coppice/core/testing";
+import { HttpPeer, peerConnections } from "./http-peer.js";
 
 const REQUEST = { id: "1", clientAddress: "127.0.0.1", protocol: "http", surface: "api" } as SurfaceRequest;
 
@@ -64,6 +66,136 @@ describe("another server of a fleet", () => {
     other.close();
   });
 });
+
+describe("a request that is passed on", () => {
+  it("is answered by the other server, over one connection that is kept", async () => {
+    let connections = 0;
+    await using pair = await relayed((message, response) => {
+      void buffer(message).then((body) => {
+        response.writeHead(201, { "x-path": String(message.url), "x-method": String(message.method) });
+        response.end(`got ${body.length} of ${message.headers["content-length"] ?? "chunks"}`);
+      });
+    });
+    pair.other.on("connection", () => {
+      connections += 1;
+    });
+    for (const [method, body, expected] of [
+      ["GET", undefined, "got 0 of chunks"],
+      ["POST", "abc", "got 3 of 3"],
+      ["POST", new Blob(["x".repeat(300_000)]).stream(), "got 300000 of chunks"],
+      ["DELETE", undefined, "got 0 of chunks"],
+    ] as const) {
+      const init =
+        body instanceof ReadableStream ? { body, duplex: "half" as const } : { ...(body && { body }) };
+      const answer = await fetch(`${pair.url}/a?b`, { method, ...init });
+      assert.equal(answer.status, 201);
+      assert.equal(answer.headers.get("x-path"), "/a?b");
+      assert.equal(answer.headers.get("x-method"), method);
+      assert.equal(await answer.text(), expected);
+    }
+    const head = await fetch(pair.url, { method: "HEAD" });
+    assert.equal(await head.text(), "");
+    assert.equal(connections, 1);
+  });
+
+  it("reaches a server with a certificate of the fleet's own authority, and no other", async () => {
+    const trusted = await loopbackCertificate();
+    const stranger = await loopbackCertificate();
+    for (const tls of [trusted, stranger]) {
+      await using pair = await relayed((_, response) => response.end("encrypted"), { tls, ca: trusted.cert });
+      const answer = await fetch(pair.url);
+      if (tls === trusted) assert.equal(await answer.text(), "encrypted");
+      else assert.deepEqual([answer.status, pair.failures()], [503, 1]);
+    }
+  });
+
+  it("is sent again when a kept connection turns out to be dead, if nothing can happen twice", async () => {
+    let hangsUp = false;
+    await using pair = await relayed((message, response) => {
+      // As one that was restarted.
+      if (hangsUp) message.socket.destroy();
+      else response.end("here");
+      hangsUp = false;
+    });
+    for (const method of ["GET", "POST"]) {
+      assert.equal(await (await fetch(pair.url)).text(), "here");
+      hangsUp = true;
+      const answer = await fetch(pair.url, { method });
+      if (method === "GET") assert.equal(await answer.text(), "here");
+      else assert.deepEqual([answer.status, pair.failures()], [503, 1]);
+    }
+  });
+
+  it("is cut where its answer is cut, and ends with the connections to a server that is gone", async () => {
+    await using pair = await relayed((message, response) => {
+      response.write("begun");
+      if (message.url === "/cut") setTimeout(() => message.socket.destroy(), 50);
+    });
+    for (const path of ["/cut", "/hangs"]) {
+      const answer = await fetch(pair.url + path);
+      if (path === "/hangs") setTimeout(() => pair.peer.end(), 50);
+      await assert.rejects(answer.text());
+    }
+  });
+
+  it("does not wait for a client that left, nor hold what it reads slowly", async () => {
+    const { promise: left, resolve } = Promise.withResolvers<void>();
+    let written = 0;
+    await using pair = await relayed((_, response) => {
+      const block = Buffer.alloc(1024 * 1024);
+      const write = (): void => {
+        written += block.length;
+        if (written < 256 * block.length && response.write(block)) setImmediate(write);
+      };
+      response.on("drain", write).once("close", resolve);
+      write();
+    });
+    const client = request(pair.url).end();
+    const [answer] = (await once(client, "response")) as [IncomingMessage];
+    answer.pause();
+    await pause(300);
+    assert.ok(written < 64 * 1024 * 1024, `${written} bytes are held`);
+    client.destroy();
+    await left;
+  });
+});
+
+/** A server in front that passes every request on to another one. */
+async function relayed(
+  serve: (message: IncomingMessage, response: ServerResponse) => void,
+  secured?: { readonly tls: { readonly cert: string; readonly key: string }; readonly ca: string },
+) {
+  let failures = 0;
+  const other = secured === undefined ? createServer(serve) : createTlsServer(secured.tls, serve);
+  const connections = peerConnections({ ...(secured && { ca: secured.ca }) });
+  const peer = new HttpPeer({
+    address: `${secured === undefined ? "http" : "https"}://127.0.0.1:${await listen(other)}`,
+    node: "other",
+    secret: "secret",
+    connections,
+    connectMs: 1000,
+    onFailure: () => {
+      failures += 1;
+    },
+  });
+  const front = createServer((message, response) => {
+    peer.relay(REQUEST, { message, response }).catch(() => response.writeHead(503).end());
+  });
+  return {
+    url: `http://127.0.0.1:${await listen(front)}`,
+    other,
+    peer,
+    failures: () => failures,
+    async [Symbol.asyncDispose]() {
+      peer.end();
+      connections[Symbol.dispose]();
+      for (const server of [front, other]) {
+        server.closeAllConnections();
+        await new Promise((resolve) => server.close(resolve));
+      }
+    },
+  };
+}
 
 function upgradeOf(message: IncomingMessage, socket: IncomingMessage["socket"], head: Buffer) {
   return { message, socket, head };

@@ -7,16 +7,27 @@ import {
   type ServerResponse,
 } from "node:http";
 import { Agent as HttpsAgent, request as requestHttps } from "node:https";
-import { type Duplex, pipeline } from "node:stream";
-import { bodyOf, type Gathered, type Peer, SandboxError, type SurfaceRequest } from "@coppice/core";
+import type { Duplex } from "node:stream";
+import {
+  type Gathered,
+  hasBody,
+  type Peer,
+  SAFE_METHODS,
+  SandboxError,
+  type SurfaceRequest,
+} from "@coppice/core";
 import { textOf } from "../store/text-of.js";
 import { passedBackHeaders, passedOnHeaders, ownHeaders } from "./fleet-headers.js";
+import { Relay } from "./relay.js";
+import { RelayConnections } from "./relay-connections.js";
 
 export type PeerAnswer = Gathered["answers"][number];
 
 export interface PeerConnections {
   readonly http: HttpAgent;
   readonly https: HttpsAgent;
+  /** The authority of their certificates, where the system's do not do. */
+  readonly ca?: string | undefined;
 }
 
 export interface HttpPeerOptions {
@@ -37,6 +48,7 @@ export function peerConnections(tls: { readonly ca?: string }): PeerConnections 
   const connections = {
     http: new HttpAgent({ keepAlive: true }),
     https: new HttpsAgent({ keepAlive: true, ...tls }),
+    ca: tls.ca,
   };
   return {
     ...connections,
@@ -62,46 +74,36 @@ export class PeerRefusal extends Error {
 export class HttpPeer implements Peer {
   readonly #options: HttpPeerOptions;
   readonly #open = new Set<ClientRequest | Duplex>();
+  readonly #relays: RelayConnections;
 
   constructor(options: HttpPeerOptions) {
     this.#options = options;
+    const { address, connectMs, connections } = options;
+    this.#relays = new RelayConnections({ address, connectMs, ca: connections.ca });
   }
 
   async relay(
     request: SurfaceRequest,
     { message, response }: { readonly message: IncomingMessage; readonly response: ServerResponse },
   ): Promise<void> {
+    const { secret } = this.#options;
+    const headers = passedOnHeaders(message, request, { secret, listener: request.surface });
+    const exchange = { message, response };
     // The client left while its server was looked up.
     if (response.destroyed) return;
-    const { promise: ended, resolve, reject } = Promise.withResolvers<void>();
-    const sent = this.#request(request, message, {});
-    response.once("close", () => {
-      sent.destroy();
-      resolve();
-    });
-    sent.on("error", (error) => {
-      if (response.headersSent || response.destroyed) response.destroy();
-      else reject(this.#unreachable(error));
-    });
-    sent.once("response", (answer) => {
-      response.writeHead(
-        answer.statusCode ?? 502,
-        answer.statusMessage,
-        passedBackHeaders(answer.rawHeaders),
-      );
-      response.flushHeaders();
-      // Cut on either side, as the end of a sandbox is told.
-      pipeline(answer, response, (error) => {
-        if (error !== null && error !== undefined) message.socket.destroy();
-      });
-    });
-    const body = bodyOf(message);
-    if (body === undefined) {
-      // Of a stream, too: it is passed on as it comes.
-      sent.flushHeaders();
-      message.pipe(sent);
-    } else sent.end(body);
-    await ended;
+    try {
+      const kept = this.#relays.take();
+      if (kept !== undefined) {
+        const mayRepeat = SAFE_METHODS.has(message.method ?? "") && !hasBody(message);
+        const wasDead = await new Relay(exchange, kept).pass(headers, mayRepeat);
+        if (!wasDead) return;
+      }
+      const connection = await this.#relays.dial();
+      if (response.destroyed) connection.stream.destroy();
+      else await new Relay(exchange, connection).pass(headers, false);
+    } catch (error) {
+      throw this.#unreachable(error);
+    }
   }
 
   async relayUpgrade(
@@ -179,6 +181,7 @@ export class HttpPeer implements Peer {
   /** Ends what is under way: a server that is gone may never say so. */
   end(): void {
     for (const exchange of this.#open) exchange.destroy(new Error("the server is gone"));
+    this.#relays.end();
   }
 
   #track(exchange: ClientRequest | Duplex): void {

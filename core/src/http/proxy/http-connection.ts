@@ -2,7 +2,7 @@ import type { Duplex } from "node:stream";
 import { AnswerReader, type AnswerSink } from "./answer-reader.js";
 
 /** A request that is under way, and who waits for its answer. */
-export interface PortExchange extends AnswerSink {
+export interface HttpExchange extends AnswerSink {
   readonly method: string;
   /** More of the request may be written. */
   drain(): void;
@@ -10,28 +10,28 @@ export interface PortExchange extends AnswerSink {
   fail(error: unknown, isUnanswered: boolean): void;
 }
 
-export interface PortConnectionOptions {
+export interface HttpConnectionOptions {
   readonly stream: Duplex;
   readonly headLimit: number;
   /** Takes it back for the next exchange; undefined for a connection of one exchange. */
-  readonly keep: ((connection: PortConnection) => void) | undefined;
-  readonly onClose: (connection: PortConnection) => void;
+  readonly keep: ((connection: HttpConnection) => void) | undefined;
+  readonly onClose: (connection: HttpConnection) => void;
 }
 
 /**
- * A connection to a port of a sandbox, for one exchange at a time. Its listeners stay from one to the next. Bytes
+ * A connection to an HTTP server, for one exchange at a time. Its listeners stay from one to the next. Bytes
  * between two exchanges belong to neither, so they end it.
  */
-export class PortConnection {
+export class HttpConnection {
   readonly stream: Duplex;
   readonly #reader: AnswerReader;
-  readonly #keep: PortConnectionOptions["keep"];
-  #exchange: PortExchange | undefined;
+  readonly #keep: HttpConnectionOptions["keep"];
+  #exchange: HttpExchange | undefined;
   #isUnanswered = true;
   #isSent = false;
   #idle: NodeJS.Timeout | undefined;
 
-  constructor({ stream, headLimit, keep, onClose }: PortConnectionOptions) {
+  constructor({ stream, headLimit, keep, onClose }: HttpConnectionOptions) {
     this.stream = stream;
     this.#reader = new AnswerReader(headLimit);
     this.#keep = keep;
@@ -42,12 +42,12 @@ export class PortConnection {
     stream.once("close", () => {
       clearTimeout(this.#idle);
       onClose(this);
-      this.#fail(new Error("the program hung up"));
+      this.#fail(new Error("the server hung up"));
     });
   }
 
   /** Begins an exchange. The caller writes the request to `stream`. */
-  begin(exchange: PortExchange): void {
+  begin(exchange: HttpExchange): void {
     this.#exchange = exchange;
     this.#isUnanswered = true;
     this.#isSent = false;
@@ -55,7 +55,7 @@ export class PortConnection {
   }
 
   /** True while that exchange is under way. */
-  serves(exchange: PortExchange): boolean {
+  serves(exchange: HttpExchange): boolean {
     return this.#exchange === exchange;
   }
 
@@ -65,7 +65,7 @@ export class PortConnection {
   }
 
   /** Closes the connection if that exchange is under way, without a word to it. */
-  abandon(exchange: PortExchange): void {
+  abandon(exchange: HttpExchange): void {
     if (this.#exchange !== exchange) return;
     this.#exchange = undefined;
     this.stream.destroy();

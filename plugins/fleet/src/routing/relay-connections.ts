@@ -1,0 +1,84 @@
+import { once } from "node:events";
+import { connect, isIP } from "node:net";
+import { connect as connectTls } from "node:tls";
+import { HttpConnection } from "@coppice/core";
+
+export interface RelayConnectionsOptions {
+  /** URL of the other server's listener. */
+  readonly address: string;
+  /** The authority of its certificate, where the system's do not do. */
+  readonly ca: string | undefined;
+  /** Time for a connection. */
+  readonly connectMs: number;
+}
+
+/** Below Node's own time for idle connections, after which the other server closes them. */
+const IDLE_MS = 4000;
+const MOST_IDLE = 256;
+/** Most bytes of the head of an answer: what the other server took from a program, and its own headers. */
+const HEAD_LIMIT_BYTES = 256 * 1024;
+
+/** Connections to another server for requests that are passed on. Idle ones are kept for the next. */
+export class RelayConnections {
+  readonly #options: RelayConnectionsOptions;
+  readonly #idle: HttpConnection[] = [];
+  readonly #all = new Set<HttpConnection>();
+
+  constructor(options: RelayConnectionsOptions) {
+    this.#options = options;
+  }
+
+  /** Takes an idle connection, the one that waited for the shortest time. */
+  take(): HttpConnection | undefined {
+    return this.#idle.pop();
+  }
+
+  /** @throws Error when there is none in time */
+  async dial(): Promise<HttpConnection> {
+    const { address, ca, connectMs } = this.#options;
+    const { hostname, port, protocol } = new URL(address);
+    const isTls = protocol === "https:";
+    const host = hostname.replace(/^\[(.*)\]$/, "$1");
+    const to = { host, port: Number(port) || (isTls ? 443 : 80), noDelay: true };
+    const stream = isTls
+      ? connectTls({ ...to, ...(isIP(host) === 0 && { servername: host }), ...(ca !== undefined && { ca }) })
+      : connect(to);
+    const timer = setTimeout(() => stream.destroy(new Error("the connection timed out")), connectMs);
+    try {
+      await once(stream, isTls ? "secureConnect" : "connect");
+    } catch (error) {
+      stream.destroy();
+      throw error;
+    } finally {
+      clearTimeout(timer);
+    }
+    const connection = new HttpConnection({
+      stream,
+      headLimit: HEAD_LIMIT_BYTES,
+      keep: () => this.#keep(connection),
+      onClose: () => this.#forget(connection),
+    });
+    this.#all.add(connection);
+    return connection;
+  }
+
+  /** Ends what is under way: a server that is gone may never say so. */
+  end(): void {
+    for (const { stream } of this.#all) stream.destroy(new Error("the server is gone"));
+  }
+
+  #keep(connection: HttpConnection): void {
+    if (this.#idle.length >= MOST_IDLE) {
+      connection.stream.destroy();
+      return;
+    }
+    this.#idle.push(connection);
+    connection.waitFor(IDLE_MS);
+  }
+
+  #forget(connection: HttpConnection): void {
+    this.#all.delete(connection);
+    const at = this.#idle.indexOf(connection);
+    if (at >= 0) this.#idle.splice(at, 1);
+  }
+}
