@@ -129,7 +129,7 @@ describe("the benchmarks", { timeout: 240_000 }, () => {
         assert.equal(code, 64);
         assert.match(
           stderr,
-          /^usage: npm run bench -- create\|burst\|pool\|exec\|run-code\|code-output\|kernel-memory\|many-kernels\|files\|proxy\|proxy-nginx\|stdout\|fleet\|idle/,
+          /^usage: npm run bench -- create\|burst\|pool\|exec\|run-code\|code-output\|kernel-memory\|many-kernels\|files\|proxy\|proxy-nginx\|stdout\|fleet\|fleet-map\|idle/,
         );
         return true;
       });

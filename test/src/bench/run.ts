@@ -9,6 +9,7 @@ import { codeOutput } from "./benchmarks/code-output.js";
 import { create } from "./benchmarks/create.js";
 import { exec } from "./benchmarks/exec.js";
 import { fleet } from "./benchmarks/fleet.js";
+import { fleetMap } from "./benchmarks/fleet-map.js";
 import { files } from "./benchmarks/files.js";
 import { idle } from "./benchmarks/idle.js";
 import { images } from "./benchmarks/images.js";
@@ -49,6 +50,7 @@ const BENCHMARKS: ReadonlyMap<string, Benchmark> = new Map([
   ["proxy-nginx", proxyBesideNginx],
   ["stdout", stdout],
   ["fleet", fleet],
+  ["fleet-map", fleetMap],
   ["idle", idle],
   ["images", images],
   ["builds", builds],
@@ -80,7 +82,7 @@ const USAGE =
   `  N seconds for each line of the report, ${DEFAULT_SECONDS} when absent\n` +
   `  B ${BACKENDS.join(" or ")}, the first when absent\n` +
   `  --mib: the most that files, code-output, stdout, shell-exec, images and builds carry at once, ${DEFAULT_MIB} when absent\n` +
-  `  --sandboxes: how many idle and burst make, ${DEFAULT_SANDBOXES} when absent\n` +
+  `  --sandboxes: how many idle, burst and fleet-map make, ${DEFAULT_SANDBOXES} when absent\n` +
   `       npm run bench -- ${[...ROWS.keys()].join("|")} --peer URL [--peer-key KEY] [--record NAME]\n` +
   `  measures rows beside a peer; --record keeps them in docs/measurements.json, under this name of the peer\n` +
   `       npm run bench -- serve [--backend B]\n` +

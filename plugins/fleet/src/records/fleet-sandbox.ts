@@ -29,10 +29,30 @@ export interface FleetSandbox extends z.infer<typeof record> {
   readonly revision: number;
 }
 
+const MOST_SHARED = 10_000;
+const texts = new Map<string, string>();
+
+/** One string in place of its equals: a map of the fleet has the same few in every record. */
+function shared(text: string): string {
+  const known = texts.get(text);
+  if (known !== undefined) return known;
+  if (texts.size === MOST_SHARED) texts.clear();
+  texts.set(text, text);
+  return text;
+}
+
 /** Undefined for an entry that a newer version may have written. */
 export function sandboxOf({ value, modRevision }: Entry): FleetSandbox | undefined {
   try {
-    return { ...record.parse(JSON.parse(value)), revision: modRevision };
+    const { node, tenant, template, backend, ...rest } = record.parse(JSON.parse(value));
+    return {
+      node: shared(node),
+      tenant: shared(tenant),
+      template: shared(template),
+      backend: shared(backend),
+      ...rest,
+      revision: modRevision,
+    };
   } catch {
     return undefined;
   }

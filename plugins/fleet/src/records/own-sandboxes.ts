@@ -96,8 +96,12 @@ export class OwnSandboxes implements SharedRecord {
    */
   async reconcile(): Promise<void> {
     const { store, sandboxes, log } = this.#options;
-    const { entries } = await store.list(SANDBOXES);
-    const recorded = new Map(entries.map((entry) => [entry.key.slice(SANDBOXES.length), sandboxOf(entry)]));
+    const recorded = new Map<string, FleetSandbox | undefined>();
+    await store.each(SANDBOXES, (entry) => {
+      const id = entry.key.slice(SANDBOXES.length);
+      const known = sandboxOf(entry);
+      if (this.#isOwn(known) || sandboxes.find(id) !== undefined) recorded.set(id, known);
+    });
     this.#recorded.clear();
     this.#untold.clear();
     for (const { record } of sandboxes.list()) {

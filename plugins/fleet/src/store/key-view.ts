@@ -46,12 +46,11 @@ export class KeyView<T> {
   /** Resolves when the entries of this moment are there. @throws StoreUnavailable */
   async start(): Promise<void> {
     const { store, prefix } = this.#options;
-    const { entries, revision } = await store.list(prefix);
-    for (const entry of entries) {
+    const revision = await store.each(prefix, (entry) => {
       const name = entry.key.slice(prefix.length);
       const value = this.#options.parse(entry, name);
       if (value !== undefined) this.#values.set(name, value);
-    }
+    });
     this.#revision = revision;
     this.#watching = this.#watch(revision);
   }
@@ -86,10 +85,13 @@ export class KeyView<T> {
 
   async #relist(): Promise<number> {
     const { store, prefix } = this.#options;
-    const { entries, revision } = await store.list(prefix);
-    const found = new Set(entries.map(({ key }) => key.slice(prefix.length)));
+    const found = new Set<string>();
+    const revision = await store.each(prefix, (entry) => {
+      const name = entry.key.slice(prefix.length);
+      found.add(name);
+      this.#set(name, entry);
+    });
     for (const name of this.#values.keys()) if (!found.has(name)) this.#set(name, undefined);
-    for (const entry of entries) this.#set(entry.key.slice(prefix.length), entry);
     this.#revision = revision;
     return revision;
   }

@@ -74,6 +74,9 @@ function storeCases(open: () => Promise<FleetStore>): void {
       [["b/one", "changed"]],
     );
     assert.equal(revision, again);
+    const visited: unknown[] = [];
+    assert.equal(await store.each("b/", (entry) => visited.push(entry)), revision);
+    assert.deepEqual(visited, entries);
   });
 
   it("of commits at the same time that make the same key, one succeeds", async () => {

@@ -1,3 +1,4 @@
 export * from "./cordon.js";
 export * from "./open-fence.js";
+export * from "./record-sandboxes.js";
 export * from "./start-etcd.js";

@@ -62,9 +62,14 @@ export class EtcdStore implements FleetStore {
   }
 
   async list(prefix: string): Promise<Listing> {
+    const entries: Entry[] = [];
+    const revision = await this.each(prefix, (entry) => entries.push(entry));
+    return { entries, revision };
+  }
+
+  async each(prefix: string, visit: (entry: Entry) => void): Promise<number> {
     const { client, prefix: own } = this.#options;
     const end = encode(afterPrefix(own + prefix));
-    const entries: Entry[] = [];
     let key = encode(own + prefix);
     let revision = 0;
     for (;;) {
@@ -80,9 +85,9 @@ export class EtcdStore implements FleetStore {
       });
       // The pages that follow are of the revision of the first, whatever is committed meanwhile.
       revision ||= header.revision;
-      for (const found of kvs) entries.push(entryOf(found, own.length));
+      for (const found of kvs) visit(entryOf(found, own.length));
       const last = kvs.at(-1);
-      if (!more || last === undefined) return { entries, revision };
+      if (!more || last === undefined) return revision;
       key = Buffer.concat([Buffer.from(last.key, "base64"), Buffer.of(0)]).toString("base64");
     }
   }

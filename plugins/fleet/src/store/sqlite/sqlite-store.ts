@@ -45,11 +45,18 @@ export class SqliteStore implements FleetStore {
   }
 
   async list(prefix: string): Promise<Listing> {
+    const entries: Entry[] = [];
+    const revision = await this.each(prefix, (entry) => entries.push(entry));
+    return { entries, revision };
+  }
+
+  async each(prefix: string, visit: (entry: Entry) => void): Promise<number> {
     return this.#write(() => {
       const rows = this.#database
         .prepare("SELECT key, value, created, modified FROM entry WHERE key >= ? AND key < ? ORDER BY key")
-        .all(prefix, afterPrefix(prefix)) as unknown as readonly EntryRow[];
-      return { entries: rows.map(entryOf), revision: this.#revision() };
+        .iterate(prefix, afterPrefix(prefix)) as unknown as Iterable<EntryRow>;
+      for (const row of rows) visit(entryOf(row));
+      return this.#revision();
     });
   }
 

@@ -1,0 +1,58 @@
+import { randomBytes } from "node:crypto";
+import { setTimeout as sleep } from "node:timers/promises";
+import { freePort } from "@coppice/core/testing";
+import { recordSandboxes, startEtcd } from "@coppice/plugin-fleet/testing";
+import { BenchedServer } from "../kit/benched-server.js";
+import type { Benchmark } from "../kit/benchmark.js";
+
+const LOOPBACK = "127.0.0.1";
+const ROUNDS = 5;
+const SETTLE_MS = 3000;
+const MIB = 2 ** 20;
+
+/** Starts of a server of a fleet without sandboxes, and of one with many that others have: time and memory. */
+export const fleetMap: Benchmark = async (_server, { backend, sandboxes: count }) => {
+  await using etcd = await startEtcd();
+  const store = { endpoints: etcd.endpoints };
+  const secret = randomBytes(32).toString("hex");
+  const starts = async () => {
+    const tookMs: number[] = [];
+    const usedMiB: number[] = [];
+    for (let round = 0; round < ROUNDS; round += 1) {
+      const port = await freePort();
+      const listener = { host: LOOPBACK, port: 0 };
+      const startMs = performance.now();
+      await using server = await BenchedServer.start(backend, {
+        listeners: { api: listener, ops: listener, fleet: { host: LOOPBACK, port } },
+        settings: { fleet: { node: "a", address: `http://${LOOPBACK}:${port}`, secret, etcd: store } },
+      });
+      tookMs.push(performance.now() - startMs);
+      await sleep(SETTLE_MS);
+      usedMiB.push(server.process.residentBytes() / MIB);
+      const known = await server.metric("coppice_fleet_sandboxes");
+      if (known !== expected) throw new Error(`the server knows of ${known} sandboxes`);
+    }
+    return { tookMs, usedMiB };
+  };
+  let expected = 0;
+  const empty = await starts();
+  await recordSandboxes(store, count);
+  expected = count;
+  const full = await starts();
+  const reading = (title: string, unit: "ms" | "MiB", of: (one: typeof empty) => readonly number[]) => ({
+    title: `fleet-map: ${title}`,
+    unit,
+    rows: [
+      { label: "a fleet without sandboxes", samples: of(empty) },
+      { label: `${count} sandboxes of another server`, samples: of(full) },
+    ],
+  });
+  return {
+    comparisons: [],
+    readings: [
+      reading("start of a server", "ms", ({ tookMs }) => tookMs),
+      reading("memory of the server", "MiB", ({ usedMiB }) => usedMiB),
+    ],
+    close: async () => undefined,
+  };
+};
