@@ -1,4 +1,4 @@
-import { setTimeout as sleep } from "node:timers/promises";
+import { setImmediate as nextTurn, setTimeout as sleep } from "node:timers/promises";
 import { messageOf } from "@coppice/core";
 import type { z } from "zod";
 import {
@@ -35,8 +35,13 @@ export interface EtcdStoreOptions {
   readonly watchSilenceMs: number;
 }
 
-/** Keys of one answer; a listing takes as many as it needs, of one revision. */
-const PAGE = 1000;
+/**
+ * Keys of one answer; a listing takes as many as it needs, of one revision. etcd counts all that follow for each of them:
+ * with 1 000 a listing of 100 000 took 2.2 s, with 3 000 1.6 s. What a larger one leaves to the collector stays in memory.
+ */
+const PAGE = 2000;
+/** Entries that are visited in one turn of the event loop. */
+const VISITED = 1000;
 const RETRY_MS = 500;
 /** Renewals at one time, each after a change of etcd's leader. */
 const RENEWALS = 3;
@@ -85,7 +90,10 @@ export class EtcdStore implements FleetStore {
       });
       // The pages that follow are of the revision of the first, whatever is committed meanwhile.
       revision ||= header.revision;
-      for (const found of kvs) visit(entryOf(found, own.length));
+      for (const [index, found] of kvs.entries()) {
+        if (index % VISITED === 0) await nextTurn();
+        visit(entryOf(found, own.length));
+      }
       const last = kvs.at(-1);
       if (!more || last === undefined) return revision;
       key = Buffer.concat([Buffer.from(last.key, "base64"), Buffer.of(0)]).toString("base64");
