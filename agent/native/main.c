@@ -434,7 +434,7 @@ static void dispatch(void) {
     if (owner == NULL) {
       if (role == ROLE_LISTENER) accept_connection();
       else if (role == ROLE_CHANGES) watch_ready();
-      else if (role == ROLE_CONNECTION && connection == polled[index].fd && events & (POLLIN | POLLHUP | POLLERR)) receive();
+      else if (connection == polled[index].fd && events & (POLLIN | POLLHUP | POLLERR)) receive();
     } else if (!owner->is_dead) {
       owner->kind->ready(owner, role, events);
     }

@@ -17,10 +17,7 @@ import {
 } from "@peculiar/x509";
 import { BootError } from "../kernel/errors.js";
 import { replaceFile } from "../kernel/replace-file.js";
-
-// Algorithms that old browsers and SDKs can verify, too.
-const KEY = { name: "ECDSA", namedCurve: "P-256" };
-const SIGNING = { name: "ECDSA", hash: "SHA-256" };
+import { KEY, newKeys, privateKeyPem, SIGNING } from "./certificate-keys.js";
 
 const DAY_MS = 24 * 3600 * 1000;
 const AUTHORITY_DAYS = 3650;
@@ -117,14 +114,6 @@ async function makeAuthority(directory: string): Promise<Authority> {
   await replaceFile(join(directory, "ca-key.pem"), await privateKeyPem(keys.privateKey), { mode: 0o600 });
   await replaceFile(join(directory, "ca.pem"), `${certificate.toString("pem")}\n`, { mode: 0o644 });
   return { certificate, privateKey: keys.privateKey, isNew: true };
-}
-
-function newKeys(): Promise<webcrypto.CryptoKeyPair> {
-  return webcrypto.subtle.generateKey(KEY, true, ["sign", "verify"]);
-}
-
-async function privateKeyPem(key: webcrypto.CryptoKey): Promise<string> {
-  return `${PemConverter.encode(await webcrypto.subtle.exportKey("pkcs8", key), "PRIVATE KEY")}\n`;
 }
 
 /** Starts a day ago: clocks of containers and phones are often wrong. */

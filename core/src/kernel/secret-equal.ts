@@ -7,8 +7,6 @@ import { timingSafeEqual } from "node:crypto";
 export function secretEqual(secret: string, given: string): boolean {
   const expected = Buffer.from(secret);
   const received = Buffer.from(given);
-  return (
-    timingSafeEqual(expected, received.length === expected.length ? received : expected) &&
-    received.length === expected.length
-  );
+  const isAsLong = received.length === expected.length;
+  return timingSafeEqual(expected, isAsLong ? received : expected) && isAsLong;
 }

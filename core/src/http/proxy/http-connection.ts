@@ -42,7 +42,7 @@ export class HttpConnection {
     stream.once("close", () => {
       clearTimeout(this.#idle);
       onClose(this);
-      this.#fail(new Error("the server hung up"));
+      this.#fail(new Error("the program hung up"));
     });
   }
 

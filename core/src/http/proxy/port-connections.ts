@@ -6,12 +6,10 @@ import type { LiveSandbox } from "../../sandbox/model/live-sandbox.js";
 import { EdgeRefusal } from "../messages/edge-refusal.js";
 import type { Target } from "../surfaces/surface-request.js";
 import { HttpConnection } from "./http-connection.js";
+import { IdleConnections, type IdleConnectionsOptions } from "./idle-connections.js";
 
-export interface PortConnectionsOptions {
-  /** Time that an idle connection waits for its next request. */
-  readonly idleTimeoutMs: number;
-  /** Most idle connections to one port. */
-  readonly maxIdle: number;
+/** Of idle connections: those of one port. */
+export interface PortConnectionsOptions extends IdleConnectionsOptions {
   /** Most bytes of the head of an answer. */
   readonly headLimit: number;
   readonly metrics: Registry;
@@ -26,7 +24,7 @@ export class PortConnections {
   /** How often a request got each kind of connection. A counter with labels would take a microsecond each time. */
   readonly #uses = { kept: 0, opened: 0 };
   /** Idle ones by port. */
-  readonly #pools = new WeakMap<LiveSandbox, Map<number, HttpConnection[]>>();
+  readonly #pools = new WeakMap<LiveSandbox, Map<number, IdleConnections>>();
 
   constructor(options: PortConnectionsOptions) {
     this.#options = options;
@@ -45,7 +43,7 @@ export class PortConnections {
 
   /** Takes an idle connection, the one that waited for the shortest time. */
   take({ sandbox, port }: Target): HttpConnection | undefined {
-    const connection = this.#pools.get(sandbox)?.get(port)?.pop();
+    const connection = this.#pools.get(sandbox)?.get(port)?.take();
     if (connection !== undefined) this.#uses.kept += 1;
     return connection;
   }
@@ -67,23 +65,21 @@ export class PortConnections {
   }
 
   #keep({ sandbox, port }: Target, connection: HttpConnection): void {
-    const { idleTimeoutMs, maxIdle } = this.#options;
-    const pool = this.#pools.get(sandbox) ?? this.#makePool(sandbox);
-    const idle = pool.get(port) ?? [];
-    if (idle.length >= maxIdle || sandbox.ended.aborted) {
+    if (sandbox.ended.aborted) {
       connection.stream.destroy();
       return;
     }
+    const pool = this.#pools.get(sandbox) ?? this.#makePool(sandbox);
+    const idle = pool.get(port) ?? new IdleConnections(this.#options);
     pool.set(port, idle);
-    idle.push(connection);
-    connection.waitFor(idleTimeoutMs);
+    idle.keep(connection);
   }
 
-  #makePool(sandbox: LiveSandbox): Map<number, HttpConnection[]> {
-    const pool = new Map<number, HttpConnection[]>();
+  #makePool(sandbox: LiveSandbox): Map<number, IdleConnections> {
+    const pool = new Map<number, IdleConnections>();
     this.#pools.set(sandbox, pool);
     const end = (): void => {
-      for (const { stream } of [...pool.values()].flat()) stream.destroy();
+      for (const idle of pool.values()) idle.close();
     };
     sandbox.ended.addEventListener("abort", end, { once: true });
     return pool;
@@ -91,10 +87,9 @@ export class PortConnections {
 
   #forget({ sandbox, port }: Target, connection: HttpConnection): void {
     const pool = this.#pools.get(sandbox);
-    const idle = pool?.get(port) ?? [];
-    const at = idle.indexOf(connection);
-    if (at >= 0) idle.splice(at, 1);
-    if (idle.length === 0) pool?.delete(port);
+    const idle = pool?.get(port);
+    idle?.forget(connection);
+    if (idle?.isEmpty === true) pool?.delete(port);
   }
 }
 

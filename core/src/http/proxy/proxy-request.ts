@@ -1,16 +1,11 @@
 import type { IncomingMessage, ServerResponse } from "node:http";
-import { hasBody } from "../messages/has-body.js";
 import type { IncomingRequest } from "../surfaces/incoming-request.js";
 import type { Target } from "../surfaces/surface-request.js";
-import type { AnswerHead } from "./answer-head.js";
 import { brokenPort } from "./broken-port.js";
-import type { HttpConnection, HttpExchange } from "./http-connection.js";
+import { type ConnectionOption, type PassedRequest, passRequest } from "./pass-request.js";
 import type { PortConnections } from "./port-connections.js";
 import { requestHead } from "./request-head.js";
-import { sendRequest } from "./send-request.js";
 
-/** Safe methods: such a request may be sent again when a kept connection turns out to be dead. */
-export const SAFE_METHODS: ReadonlySet<string> = new Set(["GET", "HEAD", "OPTIONS", "TRACE"]);
 const REQUEST_ID = "x-request-id";
 
 interface ProxiedRequest {
@@ -20,19 +15,18 @@ interface ProxiedRequest {
   readonly response: ServerResponse;
 }
 
-/** Proxies an HTTP request to a port of its sandbox, streaming both ways. */
+/** Proxies an HTTP request to a port of its sandbox, streaming both ways. @throws HttpError 502 without an answer. */
 export async function proxyRequest(proxied: ProxiedRequest, connections: PortConnections): Promise<void> {
   const { message, request, target } = proxied;
   const isShared = !isBoundToConnection(message);
-  const kept = isShared ? connections.take(target) : undefined;
-  if (kept !== undefined) {
-    const mayRepeat = SAFE_METHODS.has(message.method ?? "") && !hasBody(message);
-    const wasDead = await new Passage(proxied, kept, "keep-alive").pass(mayRepeat);
-    if (!wasDead) return;
-  }
-  const mayBeKept = isShared && kept === undefined;
-  const connection = await connections.dial(target, request.signal, mayBeKept);
-  await new Passage(proxied, connection, mayBeKept ? "keep-alive" : "close").pass(false);
+  await passRequest(new ForPort(proxied), {
+    take: () => (isShared ? connections.take(target) : undefined),
+    async dial(isAgain) {
+      const mayBeKept = isShared && !isAgain;
+      const connection = await connections.dial(target, request.signal, mayBeKept);
+      return { connection, option: mayBeKept ? "keep-alive" : "close" };
+    },
+  });
 }
 
 /** True for a login that applies to a whole connection (NTLM, Negotiate): a shared one would log others in, too. */
@@ -40,74 +34,35 @@ function isBoundToConnection({ headers }: IncomingMessage): boolean {
   return headers.authorization !== undefined && /^(ntlm|negotiate)\b/i.test(headers.authorization);
 }
 
-/** A request on its way to a program, and the answer on its way back. */
-class Passage implements HttpExchange {
-  readonly method: string;
-  readonly #proxied: ProxiedRequest;
-  readonly #connection: HttpConnection;
-  readonly #option: "keep-alive" | "close";
-  readonly #passed = Promise.withResolvers<boolean>();
-  #mayRepeat = false;
+/** A request for a program. */
+class ForPort implements PassedRequest {
+  readonly message: IncomingMessage;
+  readonly response: ServerResponse;
+  readonly #request: ProxiedRequest["request"];
+  readonly #target: Target;
 
-  constructor(proxied: ProxiedRequest, connection: HttpConnection, option: "keep-alive" | "close") {
-    this.method = proxied.message.method ?? "GET";
-    this.#proxied = proxied;
-    this.#connection = connection;
-    this.#option = option;
+  constructor({ message, request, response, target }: ProxiedRequest) {
+    this.message = message;
+    this.response = response;
+    this.#request = request;
+    this.#target = target;
   }
 
-  /**
-   * Resolves when the answer is complete, or the client has left.
-   * @returns true when the connection was dead and the request may be sent again.
-   * @throws HttpError 502 for an answer that is none.
-   */
-  pass(mayRepeat: boolean): Promise<boolean> {
-    const { message, request, target } = this.#proxied;
-    const connection = this.#connection;
-    this.#mayRepeat = mayRepeat;
-    connection.begin(this);
-    request.onEnd(() => {
-      connection.abandon(this);
-      this.#passed.resolve(false);
-    });
-    const head = requestHead(message, target, `Connection: ${this.#option}\r\n`);
-    sendRequest(message, head, { connection, exchange: this });
-    return this.#passed.promise;
+  requestHead(option: ConnectionOption): string {
+    return requestHead(this.message, this.#target, `Connection: ${option}\r\n`);
   }
 
-  head({ status, headers }: AnswerHead, isAlone: boolean): void {
-    const { request, response } = this.#proxied;
-    if (status < 200) throw new Error(`the program answered with the status ${status}`);
-    const id = hasName(headers, REQUEST_ID) ? [] : [REQUEST_ID, request.id];
-    // Without the reason phrase: the status suffices, and Node refuses to write some phrases.
-    response.writeHead(status, [...headers, ...id]);
-    // A slow body must not hold back the headers.
-    if (isAlone) response.flushHeaders();
+  answerHeaders(headers: readonly string[]): string[] {
+    const id = hasName(headers, REQUEST_ID) ? [] : [REQUEST_ID, this.#request.id];
+    return [...headers, ...id];
   }
 
-  body(bytes: Buffer): void {
-    const { response } = this.#proxied;
-    if (response.write(bytes)) return;
-    this.#connection.stream.pause();
-    response.once("drain", () => {
-      if (this.#connection.serves(this)) this.#connection.stream.resume();
-    });
+  refusal(cause: unknown): unknown {
+    return brokenPort(this.#target, cause);
   }
 
-  end(bytes: Buffer | undefined): void {
-    this.#proxied.response.end(bytes);
-    this.#passed.resolve(false);
-  }
-
-  drain(): void {
-    this.#proxied.message.resume();
-  }
-
-  fail(error: unknown, isUnanswered: boolean): void {
-    const { response, target } = this.#proxied;
-    if (response.headersSent) response.destroy();
-    else if (isUnanswered && this.#mayRepeat) this.#passed.resolve(true);
-    else this.#passed.reject(brokenPort(target, error));
+  onEnd(act: () => void): void {
+    this.#request.onEnd(act);
   }
 }
 

@@ -2,6 +2,7 @@ import { type IncomingMessage, ServerResponse } from "node:http";
 import type { Socket } from "node:net";
 import type { Duplex } from "node:stream";
 import { destroySoon } from "../messages/destroy-soon.js";
+import { headerLines } from "../messages/header-lines.js";
 import type { SurfaceRequest, Target } from "../surfaces/surface-request.js";
 import type { AnswerHead } from "./answer-head.js";
 import { brokenPort } from "./broken-port.js";
@@ -86,7 +87,7 @@ class Tunnel implements HttpExchange {
     if (this.#asking === undefined) return;
     const { answered, early, message } = this.#asking;
     if (isUpgrade) {
-      this.#socket.write(`HTTP/1.1 101 Switching Protocols\r\n${linesOf(headers)}\r\n`, "latin1");
+      this.#socket.write(`HTTP/1.1 101 Switching Protocols\r\n${headerLines(headers)}\r\n`, "latin1");
       this.#isOpen = true;
       for (const bytes of early) if (bytes.length > 0) this.#send(bytes);
     } else if (status < 200) throw new Error(`the program answered with the status ${status}`);
@@ -137,13 +138,6 @@ class Tunnel implements HttpExchange {
     this.#connection.stream.end();
     destroySoon(this.#socket);
   }
-}
-
-function linesOf(headers: readonly string[]): string {
-  let lines = "";
-  for (let index = 0; index < headers.length; index += 2)
-    lines += `${headers[index]}: ${headers[index + 1]}\r\n`;
-  return lines;
 }
 
 /** A response on the socket of a refused upgrade. The socket is closed after it. */

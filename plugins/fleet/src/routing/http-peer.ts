@@ -10,9 +10,9 @@ import { Agent as HttpsAgent, request as requestHttps } from "node:https";
 import type { Duplex } from "node:stream";
 import {
   type Gathered,
-  hasBody,
+  headerLines,
+  passRequest,
   type Peer,
-  SAFE_METHODS,
   SandboxError,
   type SurfaceRequest,
 } from "@coppice/core";
@@ -86,24 +86,20 @@ export class HttpPeer implements Peer {
     request: SurfaceRequest,
     { message, response }: { readonly message: IncomingMessage; readonly response: ServerResponse },
   ): Promise<void> {
-    const { secret } = this.#options;
-    const headers = passedOnHeaders(message, request, { secret, listener: request.surface });
-    const exchange = { message, response };
     // The client left while its server was looked up.
     if (response.destroyed) return;
-    try {
-      const kept = this.#relays.take();
-      if (kept !== undefined) {
-        const mayRepeat = SAFE_METHODS.has(message.method ?? "") && !hasBody(message);
-        const wasDead = await new Relay(exchange, kept).pass(headers, mayRepeat);
-        if (!wasDead) return;
-      }
-      const connection = await this.#relays.dial();
-      if (response.destroyed) connection.stream.destroy();
-      else await new Relay(exchange, connection).pass(headers, false);
-    } catch (error) {
-      throw this.#unreachable(error);
-    }
+    const { secret } = this.#options;
+    const headers = passedOnHeaders(message, request, { secret, listener: request.surface });
+    const refusal = (cause: unknown): unknown => this.#unreachable(cause);
+    await passRequest(new Relay({ message, response, headers, refusal }), {
+      take: () => this.#relays.take(),
+      dial: async () => {
+        const connection = await this.#relays.dial().catch((error: unknown) => {
+          throw this.#unreachable(error);
+        });
+        return { connection, option: "keep-alive" };
+      },
+    });
   }
 
   async relayUpgrade(
@@ -230,8 +226,5 @@ export class HttpPeer implements Peer {
 }
 
 function headOf({ statusCode, statusMessage, rawHeaders }: IncomingMessage, more: readonly string[]): string {
-  const lines = [...passedBackHeaders(rawHeaders), ...more];
-  let head = `HTTP/1.1 ${statusCode} ${statusMessage}\r\n`;
-  for (let index = 0; index < lines.length; index += 2) head += `${lines[index]}: ${lines[index + 1]}\r\n`;
-  return `${head}\r\n`;
+  return `HTTP/1.1 ${statusCode} ${statusMessage}\r\n${headerLines([...passedBackHeaders(rawHeaders), ...more])}\r\n`;
 }

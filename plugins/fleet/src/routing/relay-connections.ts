@@ -1,7 +1,7 @@
 import { once } from "node:events";
-import { connect, isIP } from "node:net";
+import { connect, isIP, type Socket } from "node:net";
 import { connect as connectTls } from "node:tls";
-import { HttpConnection } from "@coppice/core";
+import { HttpConnection, IdleConnections } from "@coppice/core";
 
 export interface RelayConnectionsOptions {
   /** URL of the other server's listener. */
@@ -21,16 +21,17 @@ const HEAD_LIMIT_BYTES = 256 * 1024;
 /** Connections to another server for requests that are passed on. Idle ones are kept for the next. */
 export class RelayConnections {
   readonly #options: RelayConnectionsOptions;
-  readonly #idle: HttpConnection[] = [];
-  readonly #all = new Set<HttpConnection>();
+  readonly #idle = new IdleConnections({ idleTimeoutMs: IDLE_MS, maxIdle: MOST_IDLE });
+  /** Of all connections, also of those that are being made. */
+  readonly #sockets = new Set<Socket>();
 
   constructor(options: RelayConnectionsOptions) {
     this.#options = options;
   }
 
-  /** Takes an idle connection, the one that waited for the shortest time. */
+  /** Takes an idle connection. */
   take(): HttpConnection | undefined {
-    return this.#idle.pop();
+    return this.#idle.take();
   }
 
   /** @throws Error when there is none in time */
@@ -43,6 +44,8 @@ export class RelayConnections {
     const stream = isTls
       ? connectTls({ ...to, ...(isIP(host) === 0 && { servername: host }), ...(ca !== undefined && { ca }) })
       : connect(to);
+    this.#sockets.add(stream);
+    stream.once("close", () => this.#sockets.delete(stream));
     const timer = setTimeout(() => stream.destroy(new Error("the connection timed out")), connectMs);
     try {
       await once(stream, isTls ? "secureConnect" : "connect");
@@ -52,33 +55,16 @@ export class RelayConnections {
     } finally {
       clearTimeout(timer);
     }
-    const connection = new HttpConnection({
+    return new HttpConnection({
       stream,
       headLimit: HEAD_LIMIT_BYTES,
-      keep: () => this.#keep(connection),
-      onClose: () => this.#forget(connection),
+      keep: (connection) => this.#idle.keep(connection),
+      onClose: (connection) => this.#idle.forget(connection),
     });
-    this.#all.add(connection);
-    return connection;
   }
 
   /** Ends what is under way: a server that is gone may never say so. */
   end(): void {
-    for (const { stream } of this.#all) stream.destroy(new Error("the server is gone"));
-  }
-
-  #keep(connection: HttpConnection): void {
-    if (this.#idle.length >= MOST_IDLE) {
-      connection.stream.destroy();
-      return;
-    }
-    this.#idle.push(connection);
-    connection.waitFor(IDLE_MS);
-  }
-
-  #forget(connection: HttpConnection): void {
-    this.#all.delete(connection);
-    const at = this.#idle.indexOf(connection);
-    if (at >= 0) this.#idle.splice(at, 1);
+    for (const socket of this.#sockets) socket.destroy(new Error("the server is gone"));
   }
 }

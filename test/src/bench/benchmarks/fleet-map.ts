@@ -1,11 +1,9 @@
 import { randomBytes } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
-import { freePort } from "@coppice/core/testing";
 import { recordSandboxes, startEtcd } from "@coppice/plugin-fleet/testing";
-import { BenchedServer } from "../kit/benched-server.js";
+import { startMember } from "../kit/benched-fleet.js";
 import type { Benchmark } from "../kit/benchmark.js";
 
-const LOOPBACK = "127.0.0.1";
 const ROUNDS = 5;
 const SETTLE_MS = 3000;
 const MIB = 2 ** 20;
@@ -15,17 +13,12 @@ export const fleetMap: Benchmark = async (_server, { backend, sandboxes: count }
   await using etcd = await startEtcd();
   const store = { endpoints: etcd.endpoints };
   const secret = randomBytes(32).toString("hex");
-  const starts = async () => {
+  const starts = async (expected: number) => {
     const tookMs: number[] = [];
     const usedMiB: number[] = [];
     for (let round = 0; round < ROUNDS; round += 1) {
-      const port = await freePort();
-      const listener = { host: LOOPBACK, port: 0 };
       const startMs = performance.now();
-      await using server = await BenchedServer.start(backend, {
-        listeners: { api: listener, ops: listener, fleet: { host: LOOPBACK, port } },
-        settings: { fleet: { node: "a", address: `http://${LOOPBACK}:${port}`, secret, etcd: store } },
-      });
+      await using server = await startMember(backend, { node: "a", secret, etcd: store });
       tookMs.push(performance.now() - startMs);
       await sleep(SETTLE_MS);
       usedMiB.push(server.process.residentBytes() / MIB);
@@ -34,11 +27,9 @@ export const fleetMap: Benchmark = async (_server, { backend, sandboxes: count }
     }
     return { tookMs, usedMiB };
   };
-  let expected = 0;
-  const empty = await starts();
+  const empty = await starts(0);
   await recordSandboxes(store, count);
-  expected = count;
-  const full = await starts();
+  const full = await starts(count);
   const reading = (title: string, unit: "ms" | "MiB", of: (one: typeof empty) => readonly number[]) => ({
     title: `fleet-map: ${title}`,
     unit,

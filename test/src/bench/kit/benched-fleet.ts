@@ -26,18 +26,8 @@ export class BenchedFleet implements AsyncDisposable {
     const secret = randomBytes(32).toString("hex");
     const store = { endpoints: etcd.endpoints };
     await cordon(store, "foreign");
-    const member = async (node: string): Promise<BenchedServer> => {
-      const port = await freePort();
-      const address = `http://${LOOPBACK}:${port}`;
-      const listener = { host: LOOPBACK, port: 0 };
-      return started.use(
-        await BenchedServer.start(backend, {
-          listeners: { api: listener, ops: listener, fleet: { host: LOOPBACK, port } },
-          // A stall of the machine is not what is measured.
-          settings: { fleet: { node, address, secret, etcd: store, lease: "60s" } },
-        }),
-      );
-    };
+    const member = async (node: string): Promise<BenchedServer> =>
+      started.use(await startMember(backend, { node, secret, etcd: store }));
     const owner = await member("owner");
     const foreign = await member("foreign");
     for (const one of [owner, foreign])
@@ -51,4 +41,18 @@ export class BenchedFleet implements AsyncDisposable {
     await this.owner[Symbol.asyncDispose]();
     await this.#etcd[Symbol.asyncDispose]();
   }
+}
+
+/** Starts a server of a fleet. @param etcd as in the configuration. */
+export async function startMember(
+  backend: BackendName,
+  fleet: { readonly node: string; readonly secret: string; readonly etcd: object },
+): Promise<BenchedServer> {
+  const port = await freePort();
+  const listener = { host: LOOPBACK, port: 0 };
+  return BenchedServer.start(backend, {
+    listeners: { api: listener, ops: listener, fleet: { host: LOOPBACK, port } },
+    // A stall of the machine is not what is measured.
+    settings: { fleet: { ...fleet, address: `http://${LOOPBACK}:${port}`, lease: "60s" } },
+  });
 }
