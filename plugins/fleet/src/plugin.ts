@@ -116,7 +116,7 @@ export const plugin = definePlugin({
       log,
     });
     const cordons = new KeyView({ store, prefix: CORDONS, parse: () => true as const, log });
-    const own = new OwnSandboxes({ store, membership, node, sandboxes, clock, log });
+    const own = new OwnSandboxes({ store, membership, node, known: found, sandboxes, clock, log });
     const lost = new LostSandboxes({
       store,
       membership,

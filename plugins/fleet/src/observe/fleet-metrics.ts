@@ -127,7 +127,7 @@ export function fleetMetrics({ registry, now }: FleetMetricsOptions) {
       return {
         get: (key) => measure("get", () => store.get(key)),
         list: (prefix) => measure("list", () => store.list(prefix)),
-        each: (prefix, visit) => measure("list", () => store.each(prefix, visit)),
+        each: (...args) => measure("list", () => store.each(...args)),
         async commit(checks, changes) {
           const revision = await measure("commit", () => store.commit(checks, changes));
           if (revision !== undefined && changes.some(isOfSandbox)) committed(revision);

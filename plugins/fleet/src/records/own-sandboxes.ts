@@ -13,6 +13,7 @@ import {
 } from "@coppice/core";
 import type { Membership } from "../membership/membership.js";
 import { type Change, type Check, type FleetStore, UnknownOutcome } from "../store/fleet-store.js";
+import type { KeyView } from "../store/key-view.js";
 import { countedOf, type FleetSandbox, SANDBOXES, sandboxOf, sandboxText } from "./fleet-sandbox.js";
 import { countedText, limitsOf } from "./counted-limits.js";
 import { Turns } from "./turns.js";
@@ -21,6 +22,8 @@ export interface OwnSandboxesOptions {
   readonly store: FleetStore;
   readonly membership: Pick<Membership, "check">;
   readonly node: string;
+  /** What this server knows of the record; it may be behind. */
+  readonly known: Pick<KeyView<FleetSandbox>, "entries" | "revision">;
   readonly sandboxes: Pick<Sandboxes, "find" | "list" | "kill">;
   readonly clock: Clock;
   readonly log: Pick<Logger, "warn">;
@@ -95,13 +98,19 @@ export class OwnSandboxes implements SharedRecord {
    * what was given up for lost meanwhile.
    */
   async reconcile(): Promise<void> {
-    const { store, sandboxes, log } = this.#options;
+    const { store, known: view, sandboxes, log } = this.#options;
     const recorded = new Map<string, FleetSandbox | undefined>();
-    await store.each(SANDBOXES, (entry) => {
-      const id = entry.key.slice(SANDBOXES.length);
-      const known = sandboxOf(entry);
-      if (this.#isOwn(known) || sandboxes.find(id) !== undefined) recorded.set(id, known);
-    });
+    const note = (id: string, known: FleetSandbox | undefined): void => {
+      if (recorded.has(id) || this.#isOwn(known) || sandboxes.find(id) !== undefined) recorded.set(id, known);
+    };
+    const { revision } = view;
+    for (const [id, known] of view.entries()) note(id, known);
+    // What others have put since then. A record that is gone contradicts nothing, and may be deleted once more.
+    await store.each(
+      SANDBOXES,
+      (entry) => note(entry.key.slice(SANDBOXES.length), sandboxOf(entry)),
+      revision,
+    );
     this.#recorded.clear();
     this.#untold.clear();
     for (const { record } of sandboxes.list()) {

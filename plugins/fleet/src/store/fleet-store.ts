@@ -80,8 +80,12 @@ export interface StoreMember {
 export interface FleetStore {
   get(key: string): Promise<Entry | undefined>;
   list(prefix: string): Promise<Listing>;
-  /** Calls back for each entry that `list` would have, and keeps none of them. @returns the revision */
-  each(prefix: string, visit: (entry: Entry) => void): Promise<number>;
+  /**
+   * Calls back for each entry that `list` would have, and keeps none of them.
+   * @param afterRevision leaves out what was not put after it.
+   * @returns the revision
+   */
+  each(prefix: string, visit: (entry: Entry) => void, afterRevision?: number): Promise<number>;
   /**
    * Makes all changes, at most 100 and one for each key, if all checks are true.
    * @returns their revision; undefined when a check is false, or a lease has ended. @throws UnknownOutcome

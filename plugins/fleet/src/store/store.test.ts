@@ -79,6 +79,23 @@ function storeCases(open: () => Promise<FleetStore>): void {
     assert.deepEqual(visited, entries);
   });
 
+  it("what was put after a revision can be visited alone", async () => {
+    const names = async (after?: number): Promise<readonly string[]> => {
+      const visited: string[] = [];
+      await store.each("f/", ({ key, value }) => visited.push(`${key}=${value}`), after);
+      return visited;
+    };
+    const put = async (name: string, value: string): Promise<number> =>
+      (await store.commit([], [{ put: `f/${name}`, value }])) ?? 0;
+    await put("one", "1");
+    const second = await put("two", "2");
+    await put("three", "3");
+    await put("one", "changed");
+    await store.commit([], [{ delete: "f/three" }, { put: "f0", value: "x" }]);
+    assert.deepEqual(await names(), ["f/one=changed", "f/two=2"]);
+    assert.deepEqual(await names(second), ["f/one=changed"]);
+  });
+
   it("of commits at the same time that make the same key, one succeeds", async () => {
     const attempts = Array.from({ length: 20 }, (_, index) =>
       store.commit([{ key: "c/only", createRevision: 0 }], [{ put: "c/only", value: String(index) }]),

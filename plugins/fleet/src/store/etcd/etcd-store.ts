@@ -72,7 +72,7 @@ export class EtcdStore implements FleetStore {
     return { entries, revision };
   }
 
-  async each(prefix: string, visit: (entry: Entry) => void): Promise<number> {
+  async each(prefix: string, visit: (entry: Entry) => void, afterRevision = 0): Promise<number> {
     const { client, prefix: own } = this.#options;
     const end = encode(afterPrefix(own + prefix));
     let key = encode(own + prefix);
@@ -83,6 +83,8 @@ export class EtcdStore implements FleetStore {
         range_end: end,
         limit: String(PAGE),
         revision: String(revision),
+        // Where it is set, etcd reads everything for each page: there should be few then.
+        ...(afterRevision > 0 && { min_mod_revision: String(afterRevision + 1) }),
       };
       const { header, kvs, more } = await client.call("kv/range", body, {
         schema: rangeAnswer,

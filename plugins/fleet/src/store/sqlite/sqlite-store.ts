@@ -50,11 +50,14 @@ export class SqliteStore implements FleetStore {
     return { entries, revision };
   }
 
-  async each(prefix: string, visit: (entry: Entry) => void): Promise<number> {
+  async each(prefix: string, visit: (entry: Entry) => void, afterRevision = 0): Promise<number> {
     return this.#write(() => {
       const rows = this.#database
-        .prepare("SELECT key, value, created, modified FROM entry WHERE key >= ? AND key < ? ORDER BY key")
-        .iterate(prefix, afterPrefix(prefix)) as unknown as Iterable<EntryRow>;
+        .prepare(
+          `SELECT key, value, created, modified FROM entry
+           WHERE key >= ? AND key < ? AND modified > ? ORDER BY key`,
+        )
+        .iterate(prefix, afterPrefix(prefix), afterRevision) as unknown as Iterable<EntryRow>;
       for (const row of rows) visit(entryOf(row));
       return this.#revision();
     });
