@@ -1,4 +1,7 @@
 import assert from "node:assert/strict";
+import { mkdtemp, rm } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import { afterEach, beforeEach, describe, it } from "node:test";
 import type { Sandboxes } from "@coppice/core";
 import { fakeClock } from "@coppice/core/testing";
@@ -15,11 +18,21 @@ describe("a server that joins with a map that is behind the record", () => {
   let store: FleetStore;
   /** What the server knows of the record, of the moment when the test stopped its watch. */
   let known: KeyView<FleetSandbox>;
-  beforeEach(() => {
-    store = new SqliteStore({ path: ":memory:", clock: fakeClock(), pollMs: 5, keptRevisions: 100 });
+  let directory: string;
+  beforeEach(async () => {
+    directory = await mkdtemp(join(tmpdir(), "coppice-test-"));
+    store = new SqliteStore({
+      path: join(directory, "fleet.sqlite"),
+      clock: fakeClock(),
+      pollMs: 5,
+      keptRevisions: 100,
+    });
     known = new KeyView({ store, prefix: SANDBOXES, parse: sandboxOf, log });
   });
-  afterEach(() => store.close());
+  afterEach(async () => {
+    await store.close();
+    await rm(directory, { recursive: true });
+  });
 
   const record = (
     id: string,
@@ -31,7 +44,7 @@ describe("a server that joins with a map that is behind the record", () => {
     await known.stop();
   };
   /** @returns the ids of what it ends. */
-  const join = async (...ids: readonly string[]): Promise<readonly string[]> => {
+  const joins = async (...ids: readonly string[]): Promise<readonly string[]> => {
     const live = ids.map((id) => ({ record: { ...FACTS, id, owner: "acme", limits: {} } }));
     const ended: string[] = [];
     const own = new OwnSandboxes({
@@ -60,7 +73,7 @@ describe("a server that joins with a map that is behind the record", () => {
     for (const id of ["kept", "running", "ended"]) await record(id, { node: "a" });
     await knowAll();
     for (const id of ["running", "ended"]) await record(id, { node: "a", lostAtMs: 5 });
-    assert.deepEqual(await join("kept", "running"), ["running"]);
+    assert.deepEqual(await joins("kept", "running"), ["running"]);
     assert.deepEqual(await recorded(), ["ended of a, lost", "kept of a", "running of a, lost"]);
   });
 
@@ -68,7 +81,7 @@ describe("a server that joins with a map that is behind the record", () => {
     for (const id of ["early", "other"]) await record(id, { node: id === "other" ? "b" : "a" });
     await knowAll();
     await record("late", { node: "a" });
-    assert.deepEqual(await join("unrecorded"), []);
+    assert.deepEqual(await joins("unrecorded"), []);
     assert.deepEqual(await recorded(), ["other of b", "unrecorded of a"]);
   });
 });
