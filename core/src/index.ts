@@ -99,6 +99,14 @@ export { gatherAnswers, mergedPage } from "./http/peers/gather-answers.js";
 export type { Peer } from "./http/surfaces/peer.js";
 export { type Placement, Placements } from "./sandbox/life/placements.js";
 export { type Reservation, type SharedRecord, SharedRecords } from "./sandbox/model/shared-records.js";
+export {
+  type CommonRecords,
+  type RecordFollower,
+  type RecordSource,
+  type TenantRecord,
+  TenantRecords,
+} from "./sandbox/model/tenant-records.js";
+export { uuidOf } from "./kernel/uuid-of.js";
 export * from "./sandbox/contract/address-leases.js";
 export * from "./sandbox/ledger/ledger.js";
 export * from "./sandbox/model/snapshots.js";

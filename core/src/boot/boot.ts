@@ -40,6 +40,7 @@ import type { Backends } from "../sandbox/contract/backend.js";
 import type { Templates } from "../sandbox/templates/templates.js";
 import { createSandboxDomain } from "../sandbox/domain.js";
 import { Ledger } from "../sandbox/ledger/ledger.js";
+import { UsedTenantRecords } from "../sandbox/model/tenant-records.js";
 
 export interface BootOptions {
   readonly config: ConfigSource;
@@ -223,6 +224,7 @@ async function assemble({ configuration, source, clock, log, cleanup }: Assembly
   const services = builtInServices({
     ...domain,
     clock,
+    tenantRecords: new UsedTenantRecords(),
     targets: targeting,
     listeners: {
       all: () => listeners,

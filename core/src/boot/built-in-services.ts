@@ -12,6 +12,7 @@ import { Admissions } from "../sandbox/model/admissions.js";
 import { SharedRecords } from "../sandbox/model/shared-records.js";
 import { SandboxEvents } from "../sandbox/model/sandbox-events.js";
 import { Snapshots } from "../sandbox/model/snapshots.js";
+import { TenantRecords } from "../sandbox/model/tenant-records.js";
 import { Volumes } from "../sandbox/model/volumes.js";
 import { Templates } from "../sandbox/templates/templates.js";
 import { WarmUps } from "../sandbox/warm/warm-ups.js";
@@ -28,6 +29,7 @@ const TOKENS = {
   startups: Startups,
   placements: Placements,
   sharedRecords: SharedRecords,
+  tenantRecords: TenantRecords,
   admissions: Admissions,
   clock: Clock,
   targets: Targets,

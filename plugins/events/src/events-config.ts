@@ -11,7 +11,11 @@ export const eventsConfig = z.strictObject({
   maxAge: duration("7d").describe("How long an event is kept."),
   webhooks: z
     .strictObject({
-      maxWebhooks: z.int().nonnegative().default(20).describe("Webhooks that a tenant may have."),
+      maxWebhooks: z
+        .int()
+        .nonnegative()
+        .default(20)
+        .describe("Webhooks that a tenant may have, on all servers of a fleet."),
       maxPending: count()
         .default(1000)
         .describe("Deliveries that may wait for one webhook; further events are listed as dropped."),

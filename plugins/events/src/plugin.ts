@@ -1,18 +1,27 @@
-import { Clock, definePlugin, openedAtStart, Peers, SandboxEvents, TargetGuard } from "@coppice/core";
+import {
+  Clock,
+  definePlugin,
+  openedAtStart,
+  Peers,
+  SandboxEvents,
+  TargetGuard,
+  TenantRecords,
+} from "@coppice/core";
 import { Deliverer } from "./webhooks/deliverer.js";
 import { mountEvents } from "./event-routes.js";
 import { eventsConfig } from "./events-config.js";
 import { eventsMetrics } from "./webhooks/events-metrics.js";
 import { EventsStore } from "./store/events-store.js";
 import { mountWebhooks } from "./webhooks/webhook-routes.js";
+import { ownWebhooks, sharedWebhooks, type WebhookRecords } from "./webhooks/webhook-records.js";
 import { Webhooks } from "./webhooks/webhooks.js";
 
 /** Events of sandboxes: kept for a while, listed, and delivered to webhooks. */
 export const plugin = definePlugin({
   name: "events",
   config: eventsConfig,
-  requires: { events: SandboxEvents, clock: Clock, peers: Peers },
-  setup(context, { events, clock, peers }) {
+  requires: { events: SandboxEvents, clock: Clock, peers: Peers, records: TenantRecords },
+  setup(context, { events, clock, peers, records }) {
     const { config, log } = context;
     const file = openedAtStart(() => new EventsStore(context.dataDir(), config));
     const store = file.get;
@@ -29,7 +38,14 @@ export const plugin = definePlugin({
       clock,
       log,
     });
-    context.onStart(() => deliverer.start());
+    let current: WebhookRecords;
+    context.onStart(async () => {
+      const onDue = (webhook: string): void => deliverer.wake(webhook);
+      const shared = await sharedWebhooks({ records, store: store().webhooks, onDue });
+      if (shared !== undefined) context.onStop(() => shared.stop());
+      current = shared ?? ownWebhooks(store().webhooks);
+      deliverer.start();
+    });
     context.onStop(() => deliverer.stop());
 
     events.add((happened) => {
@@ -41,13 +57,14 @@ export const plugin = definePlugin({
 
     const webhooks = new Webhooks({
       settings: config.webhooks,
-      store,
+      records: () => current,
+      deliveries: () => store().deliveries,
       guard,
       clock,
       onDue: (webhook) => deliverer.wake(webhook),
     });
     const router = context.http("api");
     mountEvents(router, { store, events, peers });
-    mountWebhooks(router, { webhooks, store, events });
+    mountWebhooks(router, { webhooks, store, events, peers });
   },
 });

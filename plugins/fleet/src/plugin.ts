@@ -14,12 +14,14 @@ import {
   Sandboxes,
   SharedRecords,
   Targets,
+  TenantRecords,
 } from "@coppice/core";
 import { fleetConfig } from "./fleet-config.js";
 import { readIdentity } from "./membership/identity.js";
 import { Membership } from "./membership/membership.js";
 import { NODES, nodeOf } from "./membership/node-record.js";
 import { SANDBOXES, sandboxOf } from "./records/fleet-sandbox.js";
+import { FleetRecords } from "./records/fleet-records.js";
 import { LostSandboxes } from "./records/lost-sandboxes.js";
 import { tellLosses } from "./records/told-losses.js";
 import { OwnSandboxes } from "./records/own-sandboxes.js";
@@ -41,6 +43,7 @@ import { fleetStatus } from "./verbs/fleet-status.js";
 
 const PACKAGE = new URL("../package.json", import.meta.url);
 const heldName = z.object({ kind: z.string(), reference: z.string(), tenant: z.string() });
+const changeMade = z.object({ kind: z.string(), revision: z.number() });
 const IDENTITY = "identity";
 
 /** Several servers as one: each has its own sandboxes, and passes requests for those of the others on to them. */
@@ -56,6 +59,7 @@ export const plugin = definePlugin({
     sandboxes: Sandboxes,
     sharedRecords: SharedRecords,
     targets: Targets,
+    tenantRecords: TenantRecords,
   },
   verbs: {
     fleet: {
@@ -66,7 +70,8 @@ export const plugin = definePlugin({
       remove: fleetRemove,
     },
   },
-  setup(context, { clock, events, listeners, peers, placements, sandboxes, sharedRecords, targets }) {
+  setup(context, services) {
+    const { clock, events, listeners, peers, placements, sandboxes, sharedRecords, targets } = services;
     const { config, log } = context;
     const { secret, address, connectTimeout: connectMs, maxLookups } = config;
     const node = config.node ?? hostname().toLowerCase();
@@ -133,6 +138,13 @@ export const plugin = definePlugin({
     membership.onJoined(() => own.reconcile());
     membership.onJoined(() => lost.lookSoon());
     sharedRecords.use(own);
+    const records = new Map<string, FleetRecords>();
+    services.tenantRecords.use(async (kind, follower) => {
+      const announce = (revision: number) => router.askAll("/heard", { kind, revision });
+      const opened = await FleetRecords.open({ store, kind, follower, announce, clock, log });
+      records.set(kind, opened);
+      return opened;
+    });
     context.onStart(async () => {
       requireListener(config, listeners.all());
       identity = await readIdentity(join(context.dataDir(), IDENTITY));
@@ -204,6 +216,11 @@ export const plugin = definePlugin({
     });
     context.http(config.listener).post("/holdings", async (ctx) => {
       ctx.body = { isHere: peers.has(await readJsonBody(ctx.req, heldName)) };
+    });
+    asked.post("/heard", async (ctx) => {
+      const { kind, revision } = await readJsonBody(ctx.req, changeMade);
+      await records.get(kind)?.heard(revision);
+      ctx.body = {};
     });
     asked.post("/clock", (ctx) => {
       ctx.body = { nowMs: clock.now() } satisfies z.infer<typeof clockAnswer>;

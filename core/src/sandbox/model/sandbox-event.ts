@@ -1,4 +1,4 @@
-import { createHash } from "node:crypto";
+import { uuidOf } from "../../kernel/uuid-of.js";
 import type { Limits, SandboxId, SnapshotId } from "../contract/backend.js";
 import type { EgressRules } from "../contract/egress-rules.js";
 
@@ -38,7 +38,5 @@ export interface SandboxEventDetail {
 
 /** A UUID for the `killed` event of a sandbox, which ends once: the same one, whichever servers of a fleet tell it. */
 export function endEventId(sandboxId: SandboxId): string {
-  const hex = createHash("sha256").update(`end of ${sandboxId}`).digest("hex");
-  const parts = [hex.slice(0, 8), hex.slice(8, 12), `8${hex.slice(13, 16)}`, `8${hex.slice(17, 20)}`];
-  return [...parts, hex.slice(20, 32)].join("-");
+  return uuidOf(`end of ${sandboxId}`);
 }

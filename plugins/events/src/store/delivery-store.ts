@@ -1,4 +1,4 @@
-import { randomUUID } from "node:crypto";
+import { uuidOf } from "@coppice/core";
 import type { DatabaseSync, SQLInputValue, SQLOutputValue } from "node:sqlite";
 import type { EventBody } from "./event-body.js";
 import type { EventsConfig } from "../events-config.js";
@@ -69,7 +69,9 @@ export class DeliveryStore {
     const next = isDropped ? null : nowMs;
     const { id, type, sandboxId } = event;
     const body = JSON.stringify(event);
-    this.#statements.add.run(randomUUID(), webhook, id, type, sandboxId, body, state, next, nowMs, ended);
+    // Of an event that two servers tell, as a lost one may when it is back, both deliveries have the same id.
+    const delivery = uuidOf(`delivery of ${id} to ${webhook}`);
+    this.#statements.add.run(delivery, webhook, id, type, sandboxId, body, state, next, nowMs, ended);
     return !isDropped;
   }
 
@@ -99,6 +101,11 @@ export class DeliveryStore {
   /** Queues a finished delivery again. @returns false when there is no finished one. */
   repeat(webhook: string, id: string, nowMs: number): boolean {
     return this.#statements.repeat.run(nowMs, webhook, id).changes > 0;
+  }
+
+  /** True for a finished or pending delivery of a tenant's webhooks. */
+  has(tenant: string, id: string): boolean {
+    return this.#statements.has.get(tenant, id) !== undefined;
   }
 
   list(query: DeliveryQuery): readonly Delivery[] {
@@ -147,6 +154,10 @@ function prepare(database: DatabaseSync) {
       `DELETE FROM delivery WHERE webhook = :webhook AND state <> 'pending' AND sequence <=
          (SELECT sequence FROM delivery WHERE webhook = :webhook AND state <> 'pending'
           ORDER BY sequence DESC LIMIT 1 OFFSET :kept)`,
+    ),
+    has: database.prepare(
+      `SELECT 1 FROM delivery JOIN webhook ON webhook.id = delivery.webhook
+       WHERE webhook.tenant = ? AND delivery.id = ?`,
     ),
     repeat: database.prepare(
       `UPDATE delivery SET state = 'pending', attempts = 0, next_at_ms = ?, ended_at_ms = NULL

@@ -75,7 +75,7 @@ it("webhooks and deliveries are found by their own tenant and webhook alone", as
   const store = await openStore(context, {});
   const { webhooks, deliveries } = store;
   const [mine, theirs] = [webhookOf("me"), webhookOf("them")];
-  for (const webhook of [mine, theirs]) webhooks.add(webhook);
+  for (const webhook of [mine, theirs]) webhooks.put(webhook, { isShared: false });
   store.record([...eventsOf("me", 1), ...eventsOf("them", 1)], 1000);
   const list = (tenant: string, webhook?: string) =>
     deliveries.list({ tenant, webhook, limit: 10, offset: 0, oldestFirst: true });
@@ -95,8 +95,10 @@ it("webhooks and deliveries are found by their own tenant and webhook alone", as
   assert.deepEqual(list("them"), [their], "another webhook's delivery was touched");
   assert.equal(deliveries.repeat(theirs.id, their.id, 2000), true);
 
-  assert.equal(webhooks.find("me", theirs.id), undefined);
-  webhooks.update({ ...theirs, tenant: "me", url: "https://mine.example/" });
-  assert.equal(webhooks.remove("me", theirs.id), false);
-  assert.deepEqual(webhooks.find("them", theirs.id), theirs);
+  assert.ok(deliveries.has("them", their.id));
+  assert.ok(!deliveries.has("me", their.id));
+
+  webhooks.put({ ...theirs, tenant: "me", url: "https://mine.example/" }, { isShared: false });
+  assert.deepEqual(webhooks.list("me"), [mine]);
+  assert.deepEqual(webhooks.list("them"), [theirs]);
 });

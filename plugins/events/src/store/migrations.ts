@@ -41,4 +41,5 @@ export const MIGRATIONS: readonly string[] = [
    ) STRICT;
    CREATE INDEX delivery_by_webhook ON delivery (webhook, sequence);
    CREATE INDEX delivery_by_state ON delivery (state, webhook, sequence);`,
+  `ALTER TABLE webhook ADD COLUMN shared INTEGER NOT NULL DEFAULT 0;`,
 ];

@@ -22,26 +22,26 @@ export class WebhookStore {
     this.#statements = prepare(database);
   }
 
-  add(webhook: Webhook): void {
+  /** Adds it, or replaces everything but the id, the tenant and the time of creation. */
+  put(webhook: Webhook, { isShared }: { readonly isShared: boolean }): void {
     const { id, tenant, name, url, types, isEnabled, secret, createdAtMs } = webhook;
     const values = [id, tenant, name, url, JSON.stringify(types), Number(isEnabled), secret, createdAtMs];
-    this.#statements.add.run(...values);
+    this.#statements.put.run(...values, Number(isShared));
   }
 
-  /** Replaces everything but the id, the tenant and the time of creation. */
-  update(webhook: Webhook): void {
-    const { id, tenant, name, url, types, isEnabled, secret } = webhook;
-    this.#statements.update.run(name, url, JSON.stringify(types), Number(isEnabled), secret, id, tenant);
+  /** Removes it with its deliveries, if there is one. */
+  remove(id: string): void {
+    this.#statements.remove.run(id);
   }
 
-  /** Removes it with its deliveries. @returns false when there is none. */
-  remove(tenant: string, id: string): boolean {
-    return this.#statements.remove.run(tenant, id).changes > 0;
+  /** Removes those that other servers had too, but for these. */
+  keepShared(ids: readonly string[]): void {
+    this.#statements.keepShared.run(JSON.stringify(ids));
   }
 
-  find(tenant: string, id: string): Webhook | undefined {
-    const row = this.#statements.find.get(tenant, id);
-    return row && parse(row);
+  /** Those that this server alone has, of all tenants. */
+  unshared(): readonly Webhook[] {
+    return this.#statements.unshared.all().map(parse);
   }
 
   /** Oldest first. */
@@ -52,15 +52,17 @@ export class WebhookStore {
 
 function prepare(database: DatabaseSync) {
   return {
-    add: database.prepare(
-      `INSERT INTO webhook (id, tenant, name, url, types, enabled, secret, created_at_ms)
-       VALUES (?, ?, ?, ?, ?, ?, ?, ?)`,
+    put: database.prepare(
+      `INSERT INTO webhook (id, tenant, name, url, types, enabled, secret, created_at_ms, shared)
+       VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
+       ON CONFLICT (id) DO UPDATE SET name = ?3, url = ?4, types = ?5, enabled = ?6, secret = ?7, shared = ?9
+       WHERE tenant = ?2`,
     ),
-    update: database.prepare(
-      "UPDATE webhook SET name = ?, url = ?, types = ?, enabled = ?, secret = ? WHERE id = ? AND tenant = ?",
+    remove: database.prepare("DELETE FROM webhook WHERE id = ?"),
+    keepShared: database.prepare(
+      "DELETE FROM webhook WHERE shared = 1 AND id NOT IN (SELECT value FROM json_each(?))",
     ),
-    remove: database.prepare("DELETE FROM webhook WHERE tenant = ? AND id = ?"),
-    find: database.prepare("SELECT * FROM webhook WHERE tenant = ? AND id = ?"),
+    unshared: database.prepare("SELECT * FROM webhook WHERE shared = 0"),
     list: database.prepare("SELECT * FROM webhook WHERE tenant = ? ORDER BY created_at_ms, id"),
   };
 }

@@ -53,7 +53,7 @@ it("an attempt that was answered leaves no timer", async (context) => {
     await rm(dataDir, { recursive: true });
   });
   const webhook = { id: "hook", tenant: "me", name: "mine", url: receiver.url, isEnabled: true };
-  store.webhooks.add({ ...webhook, types: [], secret: "quiet", createdAtMs: 0 });
+  store.webhooks.put({ ...webhook, types: [], secret: "quiet", createdAtMs: 0 }, { isShared: false });
   store.deliveries.add("hook", { id: "event", type: "x", sandboxId: "y" } as EventBody, clock.now());
   const { promise: attempted, resolve } = Promise.withResolvers<string>();
   const deliverer = new Deliverer({

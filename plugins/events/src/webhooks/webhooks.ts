@@ -1,8 +1,9 @@
 import { randomBytes, randomUUID } from "node:crypto";
 import { type Clock, SandboxError, type TargetGuard } from "@coppice/core";
 import type { EventsConfig } from "../events-config.js";
-import type { EventsStore } from "../store/events-store.js";
+import type { DeliveryStore } from "../store/delivery-store.js";
 import type { Webhook } from "../store/webhook-store.js";
+import type { WebhookRecords } from "./webhook-records.js";
 
 export type WebhookRequest = Pick<Webhook, "name" | "url" | "types" | "isEnabled"> & {
   /** Generated when absent. */
@@ -14,7 +15,8 @@ export type WebhookChange = { readonly [K in keyof WebhookRequest]?: WebhookRequ
 export interface WebhooksOptions {
   readonly settings: EventsConfig["webhooks"];
   /** Called from the start on. */
-  readonly store: () => EventsStore;
+  readonly records: () => WebhookRecords;
+  readonly deliveries: () => DeliveryStore;
   readonly guard: TargetGuard;
   readonly clock: Clock;
   /** Called when a delivery may be due. */
@@ -30,14 +32,9 @@ export class Webhooks {
   }
 
   /** @throws SandboxError invalid_argument (URL), resource_exhausted (`maxWebhooks`). */
-  register(tenant: string, { secret, ...request }: WebhookRequest): Webhook {
-    const { settings, store, clock } = this.#options;
+  async register(tenant: string, { secret, ...request }: WebhookRequest): Promise<Webhook> {
+    const { settings, records, clock } = this.#options;
     this.#checkUrl(request.url);
-    const { webhooks } = store();
-    if (webhooks.list(tenant).length >= settings.maxWebhooks) {
-      const text = `you have reached the maximum number of webhooks (${settings.maxWebhooks})`;
-      throw new SandboxError("webhook_limit_reached", text);
-    }
     const webhook: Webhook = {
       ...request,
       id: randomUUID(),
@@ -45,47 +42,47 @@ export class Webhooks {
       secret: secret ?? `whsec_${randomBytes(32).toString("base64")}`,
       createdAtMs: clock.now(),
     };
-    webhooks.add(webhook);
+    await records().change(tenant, webhook.id, (all) => {
+      if (all.length < settings.maxWebhooks) return webhook;
+      const text = `you have reached the maximum number of webhooks (${settings.maxWebhooks})`;
+      throw new SandboxError("webhook_limit_reached", text);
+    });
     return webhook;
   }
 
   /** Oldest first. */
-  list(tenant: string): readonly Webhook[] {
-    return this.#options.store().webhooks.list(tenant);
+  async list(tenant: string): Promise<readonly Webhook[]> {
+    return this.#options.records().list(tenant);
   }
 
   /** @throws SandboxError not_found */
-  get(tenant: string, id: string): Webhook {
-    const webhook = this.#options.store().webhooks.find(tenant, id);
-    if (webhook === undefined) throw new SandboxError("webhook_not_found", `webhook '${id}' not found`);
-    return webhook;
+  async get(tenant: string, id: string): Promise<Webhook> {
+    return oneOf(await this.list(tenant), id);
   }
 
   /** Waiting deliveries go to its new URL. @throws SandboxError not_found, invalid_argument (URL). */
-  update(tenant: string, id: string, change: WebhookChange): Webhook {
-    const before = this.get(tenant, id);
+  async update(tenant: string, id: string, change: WebhookChange): Promise<Webhook> {
+    const { records, onDue } = this.#options;
+    let webhook = await this.get(tenant, id);
     if (change.url !== undefined) this.#checkUrl(change.url);
-    const webhook: Webhook = {
-      ...before,
-      ...Object.fromEntries(Object.entries(change).filter(([, value]) => value !== undefined)),
-    };
-    this.#options.store().webhooks.update(webhook);
-    this.#options.onDue(id);
+    const changed = Object.fromEntries(Object.entries(change).filter(([, value]) => value !== undefined));
+    await records().change(tenant, id, (all) => (webhook = { ...oneOf(all, id), ...changed }));
+    onDue(id);
     return webhook;
   }
 
   /** Removes it with its pending deliveries. @throws SandboxError not_found */
-  remove(tenant: string, id: string): Webhook {
-    const webhook = this.get(tenant, id);
-    this.#options.store().webhooks.remove(tenant, id);
+  async remove(tenant: string, id: string): Promise<Webhook> {
+    const webhook = await this.get(tenant, id);
+    await this.#options.records().change(tenant, id, (all) => void oneOf(all, id));
     return webhook;
   }
 
   /** Sends a finished delivery again, whatever its outcome. @throws SandboxError not_found */
-  repeat(tenant: string, id: string, delivery: string): void {
-    const { store, clock, onDue } = this.#options;
-    this.get(tenant, id);
-    if (!store().deliveries.repeat(id, delivery, clock.now())) {
+  async repeat(tenant: string, id: string, delivery: string): Promise<void> {
+    const { deliveries, clock, onDue } = this.#options;
+    await this.get(tenant, id);
+    if (!deliveries().repeat(id, delivery, clock.now())) {
       const text = `webhook '${id}' has no delivery '${delivery}' that is done`;
       throw new SandboxError("delivery_not_found", text);
     }
@@ -96,4 +93,11 @@ export class Webhooks {
     if (this.#options.guard.permitsHost(new URL(url).hostname)) return;
     throw new SandboxError("webhook_url_invalid", "validation error: url: its host is no public address");
   }
+}
+
+/** @throws SandboxError not_found */
+function oneOf(all: readonly Webhook[], id: string): Webhook {
+  const webhook = all.find((one) => one.id === id);
+  if (webhook === undefined) throw new SandboxError("webhook_not_found", `webhook '${id}' not found`);
+  return webhook;
 }

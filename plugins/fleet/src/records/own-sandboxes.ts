@@ -1,5 +1,3 @@
-import { randomInt } from "node:crypto";
-import { setTimeout as pause } from "node:timers/promises";
 import {
   type Clock,
   digestOf,
@@ -17,6 +15,7 @@ import type { KeyView } from "../store/key-view.js";
 import { countedOf, type FleetSandbox, SANDBOXES, sandboxOf, sandboxText } from "./fleet-sandbox.js";
 import { countedText, limitsOf } from "./counted-limits.js";
 import { Turns } from "./turns.js";
+import { contradicted, untilCommitted } from "./until-committed.js";
 
 export interface OwnSandboxesOptions {
   readonly store: FleetStore;
@@ -34,9 +33,6 @@ const RETRY_MS = 5000;
 const BATCH = 50;
 /** How long the end of a sandbox waits for the fleet. */
 const PATIENCE_MS = 1000;
-/** Commits that other servers may forestall: each of them has made something for the same tenant then. */
-const ATTEMPTS = 100;
-const MAX_PAUSE_MS = 100;
 
 /** Keeps the fleet's record of the sandboxes that this server has. */
 export class OwnSandboxes implements SharedRecord {
@@ -167,8 +163,8 @@ export class OwnSandboxes implements SharedRecord {
       if (!(await commit([]))) throw contradicted();
       return;
     }
-    await this.#turns.run(sandbox.owner, async () => {
-      for (let attempt = 1; attempt <= ATTEMPTS; attempt += 1) {
+    await this.#turns.run(sandbox.owner, () =>
+      untilCommitted(async () => {
         signal.throwIfAborted();
         const { entries, revision } = await store.list(prefix);
         const others = entries.flatMap(({ key, value }) => {
@@ -176,12 +172,9 @@ export class OwnSandboxes implements SharedRecord {
           return id === sandbox.id ? [] : [{ id, limits: limitsOf(value) }];
         });
         admit(others);
-        if (await commit([{ prefix, notPutAfter: revision }])) return;
-        // Unequal times: servers that were in each other's way would be so again.
-        await pause(randomInt(Math.min(2 ** attempt, MAX_PAUSE_MS)));
-      }
-      throw contradicted();
-    });
+        return commit([{ prefix, notPutAfter: revision }]);
+      }),
+    );
   }
 
   /** Both keys each time: where one appears after its sandbox has ended, `onRecord` removes both. */
@@ -251,13 +244,6 @@ export class OwnSandboxes implements SharedRecord {
 
 function removalOf(id: string, tenant: string): readonly Change[] {
   return [{ delete: SANDBOXES + id }, { delete: countedOf(tenant) + id }];
-}
-
-function contradicted(): SandboxError {
-  return new SandboxError(
-    "fleet_unavailable",
-    "other servers of the fleet have changed the record meanwhile, please retry",
-  );
 }
 
 function isLasting({ record, runtime }: LiveSandbox): boolean {

@@ -155,6 +155,14 @@ export class FleetPeers implements PeerFinder {
     return { answers: answers.flat(), unreached };
   }
 
+  /** Resolves when all other servers have answered, but for those that do not in time. */
+  async askAll(path: string, question: object): Promise<void> {
+    const signal = AbortSignal.timeout(this.#options.gatherMs);
+    await Promise.allSettled(
+      this.#others().map(async (node) => this.named(node).ask(path, question, signal)),
+    );
+  }
+
   async holderOf(held: HeldName, client: AbortSignal): Promise<string | undefined> {
     const { node: own, nodes, gatherMs, clock, maxLookups } = this.#options;
     const name = JSON.stringify([held.kind, held.tenant, held.reference]);

@@ -19,6 +19,7 @@ export class KeyView<T> {
   readonly #options: KeyViewOptions<T>;
   readonly #values = new Map<string, T>();
   readonly #stopping = new AbortController();
+  readonly #waiting = new Set<() => void>();
   #revision = 0;
   #watching: Promise<void> = Promise.resolve();
 
@@ -37,6 +38,11 @@ export class KeyView<T> {
   /** The last revision that it has all changes of. */
   get revision(): number {
     return this.#revision;
+  }
+
+  /** Resolves when it has the changes of a commit, which has changed one of its keys. */
+  async reached(revision: number): Promise<void> {
+    while (this.#revision < revision) await new Promise<void>((resolve) => this.#waiting.add(resolve));
   }
 
   entries(): IterableIterator<[string, T]> {
@@ -70,7 +76,7 @@ export class KeyView<T> {
         for await (const update of store.watch(prefix, revision, signal)) {
           if (update.kind === "changes") {
             for (const { key, entry } of update.changes) this.#set(key.slice(prefix.length), entry);
-            this.#revision = update.revision;
+            this.#arrive(update.revision);
           } else revision = undefined;
         }
       } catch (error) {
@@ -92,8 +98,14 @@ export class KeyView<T> {
       this.#set(name, entry);
     });
     for (const name of this.#values.keys()) if (!found.has(name)) this.#set(name, undefined);
-    this.#revision = revision;
+    this.#arrive(revision);
     return revision;
+  }
+
+  #arrive(revision: number): void {
+    this.#revision = revision;
+    for (const wake of this.#waiting) wake();
+    this.#waiting.clear();
   }
 
   #set(name: string, entry: Entry | undefined): void {

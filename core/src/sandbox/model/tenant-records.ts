@@ -1,0 +1,60 @@
+import { createToken } from "../../kernel/token.js";
+
+/** A small record of a tenant; its kind says what the text means. */
+export interface TenantRecord {
+  readonly id: string;
+  readonly text: string;
+}
+
+/** Learns of the records of all tenants. */
+export interface RecordFollower {
+  /** Called first, with all that there are. */
+  began(all: readonly TenantRecord[]): void;
+  /** @param text undefined for a record that was removed */
+  changed(id: string, text: string | undefined): void;
+}
+
+/** The records of one kind that several servers have in common. */
+export interface CommonRecords {
+  /** Those that a tenant has now, by id. @throws SandboxError while that cannot be told. */
+  list(tenant: string): Promise<readonly TenantRecord[]>;
+  /**
+   * Puts a record, or removes it, and resolves when the follower of this server knows.
+   * @param decide returns the text, undefined to remove it, or throws to refuse; called again when another server has
+   * changed something of the tenant meanwhile. @throws SandboxError, or what `decide` throws; nothing has changed then,
+   * unless the error says that this is not known.
+   */
+  change(
+    tenant: string,
+    id: string,
+    decide: (all: readonly TenantRecord[]) => string | undefined,
+  ): Promise<void>;
+  stop(): Promise<void>;
+}
+
+/** Opens the records of a kind. @throws SandboxError */
+export type RecordSource = (kind: string, follower: RecordFollower) => Promise<CommonRecords>;
+
+/** Small records that several servers have in common, where a plugin keeps them. */
+export interface TenantRecords {
+  /** Sets the source, once. */
+  use(source: RecordSource): void;
+  /** Undefined on a server of its own. Call it from the start on. */
+  open(kind: string, follower: RecordFollower): Promise<CommonRecords | undefined>;
+}
+
+export const TenantRecords = createToken<TenantRecords>("tenant-records");
+
+/** The source of this server, if it has one. */
+export class UsedTenantRecords implements TenantRecords {
+  #source: RecordSource | undefined;
+
+  use(source: RecordSource): void {
+    if (this.#source !== undefined) throw new Error("another plugin keeps the records of several servers");
+    this.#source = source;
+  }
+
+  async open(kind: string, follower: RecordFollower): Promise<CommonRecords | undefined> {
+    return this.#source?.(kind, follower);
+  }
+}
