@@ -107,6 +107,11 @@ export {
   TenantRecords,
 } from "./sandbox/model/tenant-records.js";
 export { uuidOf } from "./kernel/uuid-of.js";
+export {
+  type SharedTemplate,
+  SharedTemplates,
+  type TemplateRecords,
+} from "./sandbox/model/shared-templates.js";
 export * from "./sandbox/contract/address-leases.js";
 export * from "./sandbox/ledger/ledger.js";
 export * from "./sandbox/model/snapshots.js";

@@ -160,6 +160,7 @@ const ROOMS: Readonly<Record<string, readonly string[]>> = {
     "builds",
     "catalog",
     "queue",
+    "sharing",
     "recipes",
     "startup",
     "api",

@@ -10,6 +10,7 @@ import { Placements } from "../sandbox/life/placements.js";
 import { Startups } from "../sandbox/life/startups.js";
 import { Admissions } from "../sandbox/model/admissions.js";
 import { SharedRecords } from "../sandbox/model/shared-records.js";
+import { SharedTemplates } from "../sandbox/model/shared-templates.js";
 import { SandboxEvents } from "../sandbox/model/sandbox-events.js";
 import { Snapshots } from "../sandbox/model/snapshots.js";
 import { TenantRecords } from "../sandbox/model/tenant-records.js";
@@ -30,6 +31,7 @@ const TOKENS = {
   placements: Placements,
   sharedRecords: SharedRecords,
   tenantRecords: TenantRecords,
+  sharedTemplates: SharedTemplates,
   admissions: Admissions,
   clock: Clock,
   targets: Targets,

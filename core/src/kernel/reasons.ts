@@ -266,6 +266,7 @@ export const REASONS = {
     server_stopping: "The server is stopping. | Try again when it is back.",
     server_busy: "Too many requests wait for the same thing. | Try again.",
     fleet_fenced: "This server has lost contact with its fleet. | Try again; look at its log and at etcd.",
+    template_not_fetched: "The template of another server could not be fetched. | Retry; see its registry.",
     fleet_unavailable: "The fleet cannot do it now. | Try again; look at etcd and at the other servers.",
     store_unavailable: "The server cannot write to its disk. | Free space; look at `/readyz`.",
     log_unavailable: "Output of commands is not logged. | Read the message; see `commands.log`.",

@@ -15,6 +15,7 @@ import { EventRelay } from "./ledger/event-relay.js";
 import type { Ledger } from "./ledger/ledger.js";
 import { reconcile } from "./life/reconcile.js";
 import { UsedSharedRecord } from "./model/shared-records.js";
+import { UsedSharedTemplates } from "./model/shared-templates.js";
 import { sandboxMetrics } from "./model/sandbox-metrics.js";
 import { SandboxRegistry } from "./life/sandbox-registry.js";
 import type { SandboxesConfig } from "./model/sandboxes-config.js";
@@ -105,6 +106,7 @@ export function createSandboxDomain(options: SandboxDomainOptions) {
     startups,
     placements,
     sharedRecords: shared,
+    sharedTemplates: new UsedSharedTemplates(),
     events,
     sandboxes: registry,
     snapshots,

@@ -10,9 +10,11 @@ import {
   type Listener,
   Listeners,
   Peers,
+  requestOf,
   SandboxEvents,
   Sandboxes,
   SharedRecords,
+  SharedTemplates,
   Targets,
   TenantRecords,
 } from "@coppice/core";
@@ -22,6 +24,7 @@ import { Membership } from "./membership/membership.js";
 import { NODES, nodeOf } from "./membership/node-record.js";
 import { SANDBOXES, sandboxOf } from "./records/fleet-sandbox.js";
 import { FleetRecords } from "./records/fleet-records.js";
+import { FleetTemplates } from "./records/fleet-templates.js";
 import { LostSandboxes } from "./records/lost-sandboxes.js";
 import { tellLosses } from "./records/told-losses.js";
 import { OwnSandboxes } from "./records/own-sandboxes.js";
@@ -58,6 +61,7 @@ export const plugin = definePlugin({
     placements: Placements,
     sandboxes: Sandboxes,
     sharedRecords: SharedRecords,
+    sharedTemplates: SharedTemplates,
     targets: Targets,
     tenantRecords: TenantRecords,
   },
@@ -122,6 +126,7 @@ export const plugin = definePlugin({
     });
     const cordons = new KeyView({ store, prefix: CORDONS, parse: () => true as const, log });
     const own = new OwnSandboxes({ store, membership, node, known: found, sandboxes, clock, log });
+    const templates = new FleetTemplates({ store, membership, node, nodes, keptMs: config.lostKept, log });
     const lost = new LostSandboxes({
       store,
       membership,
@@ -148,10 +153,12 @@ export const plugin = definePlugin({
     context.onStart(async () => {
       requireListener(config, listeners.all());
       identity = await readIdentity(join(context.dataDir(), IDENTITY));
-      context.onStop(() => Promise.all([nodes.stop(), found.stop(), cordons.stop()]));
+      context.onStop(() => Promise.all([nodes.stop(), found.stop(), cordons.stop(), templates.stop()]));
       await nodes.start();
       await found.start();
       await cordons.start();
+      await templates.start();
+      services.sharedTemplates.use(templates);
       context.onStop(() => membership.stop(own.hasLasting));
       await membership.start();
       context.onStop(() => own.stop());
@@ -197,6 +204,17 @@ export const plugin = definePlugin({
           return undefined;
         }
       },
+      fetchAt: async (name, request, signal = new AbortController().signal) => {
+        try {
+          if (name === node) await sandboxes.check(request)?.fetch(signal);
+          else await router.named(name).ask("/fetches", askedOf(request), signal);
+          return true;
+        } catch (error) {
+          signal.throwIfAborted();
+          log.warn({ err: error, node: name }, "a server could not fetch a template of another one");
+          return false;
+        }
+      },
       keyKeptMs: config.idempotencyKept,
     });
     placements.use(async (request, signal) => {
@@ -210,9 +228,15 @@ export const plugin = definePlugin({
     asked.post("/searches", async (ctx) => {
       ctx.body = await searchHere(await readJsonBody(ctx.req, search), targets);
     });
+    const wanted = z
+      .looseObject({ template: z.string(), owner: z.string() })
+      .transform((request) => request as unknown as CreateSandbox);
     asked.post("/offers", async (ctx) => {
-      const wanted = await readJsonBody(ctx.req, z.looseObject({ template: z.string(), owner: z.string() }));
-      ctx.body = ownOffer(wanted as unknown as CreateSandbox, sandboxes);
+      ctx.body = ownOffer(await readJsonBody(ctx.req, wanted), sandboxes);
+    });
+    asked.post("/fetches", async (ctx) => {
+      await sandboxes.check(await readJsonBody(ctx.req, wanted))?.fetch(requestOf(ctx).signal);
+      ctx.body = {};
     });
     context.http(config.listener).post("/holdings", async (ctx) => {
       ctx.body = { isHere: peers.has(await readJsonBody(ctx.req, heldName)) };

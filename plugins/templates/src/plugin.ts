@@ -9,6 +9,7 @@ import {
   type Plugin,
   type PluginContext,
   Sandboxes,
+  SharedTemplates,
   Snapshots,
   Startups,
   type SandboxBackend,
@@ -38,6 +39,7 @@ import { TemplatePushes } from "./queue/template-pushes.js";
 import { templatesMetrics } from "./queue/templates-metrics.js";
 import { readRecipe, readRecipes } from "./recipes/recipe.js";
 import { RecipeBuilds } from "./recipes/recipe-builds.js";
+import { templateSharing } from "./sharing/open-sharing.js";
 import { StartCommands } from "./startup/start-commands.js";
 import { ImageKeeper } from "./store/image-keeper.js";
 import { TemplatesStore } from "./store/templates-store.js";
@@ -68,6 +70,11 @@ export interface BuilderServices {
 export interface Imaging {
   readonly builder: Builder;
   readonly pusher: Pick<ImagePusher, "target">;
+  /** For the fleet's registry; undefined without one. */
+  readonly sharing?: {
+    readonly pusher: Pick<ImagePusher, "target">;
+    readonly puller: Pick<ImagePuller, "find">;
+  };
 }
 
 const MEBIBYTE = 2 ** 20;
@@ -90,6 +97,7 @@ export function templatesPlugin(makeImaging: (services: BuilderServices) => Imag
       greeting: Greeting,
       peers: Peers,
       sandboxes: Sandboxes,
+      shared: SharedTemplates,
       snapshots: Snapshots,
       startups: Startups,
       templates: Templates,
@@ -137,13 +145,21 @@ export function templatesPlugin(makeImaging: (services: BuilderServices) => Imag
 
       const catalog = new Catalog(store);
       const metrics = templatesMetrics(context.metrics, () => queue.running);
-      const { builder, pusher } = makeImaging({ context, backends, clock });
+      const { builder, pusher, sharing: transports } = makeImaging({ context, backends, clock });
+      const pushing = { backends, snapshots, store, catalog, keeper, settings: config, clock, log };
+      const pushes = new TemplatePushes({ pusher, ...pushing });
+      const sharing = transports && templateSharing({ shared: services.shared, transports, ...pushing });
+      if (sharing !== undefined) {
+        context.onStart(() => sharing.start());
+        context.onStop(() => sharing.stop());
+      }
       const queue = new BuildQueue({
         builder,
         store,
         catalog,
         uploads,
         keeper,
+        sharing,
         settings: config,
         metrics,
         clock,
@@ -173,7 +189,9 @@ export function templatesPlugin(makeImaging: (services: BuilderServices) => Imag
       });
       // Other plugins look at the templates of the configuration when they start.
       const buildOf = (name: string) => (file.find() === undefined ? undefined : recipes.buildOf(name));
-      templates.add(new BuiltTemplates({ catalog, store, buildOf, builds: (name) => recipes.has(name) }));
+      templates.add(
+        new BuiltTemplates({ catalog, store, sharing, buildOf, builds: (name) => recipes.has(name) }),
+      );
       context.onStart(() => recipes.start());
       greeting.add(() => {
         const names = recipes.pending();
@@ -188,6 +206,7 @@ export function templatesPlugin(makeImaging: (services: BuilderServices) => Imag
         if (record.build === undefined || record.snapshot !== undefined) return;
         try {
           store().templates.spawned(record.template, clock.now());
+          sharing?.used(record.build.id);
         } catch (error) {
           // No reason to take a sandbox from its creator.
           log.warn({ err: error }, "a sandbox of a template was not counted");
@@ -195,17 +214,6 @@ export function templatesPlugin(makeImaging: (services: BuilderServices) => Imag
       });
 
       const requests = new BuildRequests({ settings: config, catalog, store, templates, snapshots, clock });
-      const pushes = new TemplatePushes({
-        pusher,
-        backends,
-        snapshots,
-        store,
-        catalog,
-        keeper,
-        settings: config,
-        clock,
-        log,
-      });
       const api: ApiServices = {
         config,
         clock,
@@ -220,6 +228,7 @@ export function templatesPlugin(makeImaging: (services: BuilderServices) => Imag
         requests,
         queue,
         pushes,
+        sharing,
         keeper,
         uploads,
         tickets,
@@ -243,7 +252,10 @@ export const plugin = templatesPlugin(({ context, backends, clock }) => {
   const programs = new HostPrograms();
   context.onStop(() => programs.close());
   const layouts = (): string => join(context.dataDir(), "pulls");
-  const puller = new ImagePuller({ programs, settings, directory: layouts });
+  const { images, sharing } = settings;
+  const registries = { ...settings.registries, ...(sharing && { reserved: sharing.registry }) };
+  const transport = { programs, settings: { images, registries }, directory: layouts };
+  const puller = new ImagePuller(transport);
   const debian = new DebianImages({ programs, settings, directory: layouts });
   context.onStart(() => puller.clear());
   context.diagnose("images", async ({ signal }) => {
@@ -254,5 +266,11 @@ export const plugin = templatesPlugin(({ context, backends, clock }) => {
     return diagnosePrograms({ programs, settings, needsDebian, signal });
   });
   const builder = new ImageBuilder({ backends, programs, puller, debian, layouts, settings, clock, log });
-  return { builder, pusher: new ImagePusher({ programs, settings, directory: layouts }) };
+  const pusher = new ImagePusher(transport);
+  if (sharing === undefined) return { builder, pusher };
+  // The operator has named it: an address that clients' builds may not reach is all right, and no mirror stands for it.
+  const host = sharing.registry.replace(/\/.*$/, "");
+  const own = { ...settings.registries, allowed: undefined, mirrors: {}, private: [host] };
+  const fleet = { ...transport, settings: { images, registries: own } };
+  return { builder, pusher, sharing: { pusher: new ImagePusher(fleet), puller: new ImagePuller(fleet) } };
 });

@@ -31,6 +31,23 @@ const registries = z.strictObject({
     ),
 });
 
+const sharing = z.strictObject({
+  registry: z
+    .string()
+    .regex(
+      /^[a-z0-9.-]+(:\d+)?(\/[a-z0-9]+([._-][a-z0-9]+)*)+$/,
+      "expected a place in a registry, such as registry.example.com/coppice",
+    )
+    .describe(
+      "Place in a registry, `registry.example.com:5000/coppice`, which nobody but the servers of the fleet may read or write; it may have a private address.",
+    ),
+  username: z.string().min(1).optional().describe("Account of the servers there."),
+  password: z.string().min(1).optional().describe("Of that account."),
+  interval: duration("30s").describe(
+    "Time between two looks for templates that are not pushed yet, or whose server is gone; also after which a failed transfer is tried again.",
+  ),
+});
+
 const images = z.strictObject({
   skopeo: z
     .string()
@@ -164,6 +181,9 @@ export const templatesConfig = z.strictObject({
   debian: debian.prefault({}).describe("Roots of Debian packages that recipes start from."),
   images: images.prefault({}).describe("Images of registries that builds start from."),
   registries: registries.prefault({}).describe("Registries of images."),
+  sharing: sharing
+    .optional()
+    .describe("Registry by which the servers of a fleet have each other's templates; none when absent."),
 });
 
 export type Pins = TemplatesConfig["pins"];

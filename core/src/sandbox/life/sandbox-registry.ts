@@ -19,7 +19,7 @@ import type { SandboxServices } from "../ledger/sandbox-services.js";
 import type { SnapshotRecord, Snapshots } from "../model/snapshots.js";
 import type { CreateSandbox, PauseOptions, Sandboxes, TenantOptions } from "./sandboxes.js";
 import type { SandboxesConfig } from "../model/sandboxes-config.js";
-import type { TemplateFacts, Templates } from "../templates/templates.js";
+import type { RemoteTemplate, TemplateFacts, Templates } from "../templates/templates.js";
 import { DEFAULT_TENANT } from "../model/tenant.js";
 import { tenantSandboxes } from "./tenant-sandboxes.js";
 import { UnknownSandbox } from "../contract/unknown-sandbox.js";
@@ -108,7 +108,13 @@ export class SandboxRegistry implements Sandboxes {
   }
 
   async create(request: CreateSandbox, signal?: AbortSignal): Promise<LiveSandbox> {
-    const { record, template, backend, snapshot } = this.#wanted(request);
+    let wanted = this.#wanted(request);
+    const { remote } = wanted.template;
+    if (remote !== undefined) {
+      await remote.fetch(signal);
+      wanted = this.#wanted(request);
+    }
+    const { record, template, backend, snapshot } = wanted;
     this.#admit(record);
     const warm = snapshot === undefined ? this.#takeWarm(request, template, backend) : undefined;
     if (warm !== undefined) {
@@ -150,8 +156,10 @@ export class SandboxRegistry implements Sandboxes {
     return { record, template, backend, snapshot };
   }
 
-  check(request: CreateSandbox): void {
-    this.#checkAdmissions(this.#wanted(request).record);
+  check(request: CreateSandbox): RemoteTemplate | undefined {
+    const { record, template } = this.#wanted(request);
+    this.#checkAdmissions(record);
+    return template.remote;
   }
 
   find(id: SandboxId): LiveSandbox | undefined {

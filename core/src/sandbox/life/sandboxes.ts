@@ -6,6 +6,7 @@ import type { EndReason, Idempotency, LiveSandbox, OnTimeout } from "../model/li
 import type { ReadinessProbe } from "../model/readiness-probe.js";
 import type { LimitsChange } from "../model/requested-limits.js";
 import type { RequestedMount } from "../model/volume-mounts.js";
+import type { RemoteTemplate } from "../templates/templates.js";
 
 export interface CreateSandbox {
   /** Tenant of the sandbox; `default` when absent. */
@@ -75,8 +76,11 @@ export interface Sandboxes {
    * deadline_exceeded, or the backend's error.
    */
   create(request: CreateSandbox, signal?: AbortSignal): Promise<LiveSandbox>;
-  /** Checks whether `create` could begin now. @throws SandboxError as `create` would at once. */
-  check(request: CreateSandbox): void;
+  /**
+   * Checks whether `create` could begin now. @returns the template, if another server keeps it: `create` fetches it.
+   * @throws SandboxError as `create` would at once.
+   */
+  check(request: CreateSandbox): RemoteTemplate | undefined;
   /** The sandbox if it serves or is being created; undefined also while it is being killed. */
   find(id: SandboxId): LiveSandbox | undefined;
   /** @throws SandboxError not_found with E2B's text and the phrase that the Ruby client looks for. */

@@ -15,6 +15,20 @@ export interface TemplateFacts {
   readonly readinessProbe?: ReadinessProbe | undefined;
   /** Undefined for one that the backend has by itself. */
   readonly build?: TemplateBuild | undefined;
+  /** Present for one that another server keeps. */
+  readonly remote?: RemoteTemplate | undefined;
+}
+
+/** A template of another server, as a source knows it. */
+export interface RemoteTemplate {
+  /** True when this server has the files of its build. */
+  readonly isHere: boolean;
+  /**
+   * Makes sure that the build is the one that the template's name stands for, and that its files are here. Sandboxes of it
+   * are made after this alone, of what the name stands for then.
+   * @throws SandboxError, the signal's reason
+   */
+  fetch(signal?: AbortSignal): Promise<void>;
 }
 
 /** Templates beside those of the configuration, and builds of those. */

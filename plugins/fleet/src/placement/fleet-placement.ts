@@ -15,6 +15,8 @@ export interface FleetPlacementOptions {
   readonly requireMember: () => void;
   /** Asks another server; undefined when it does not answer in time. */
   readonly ask: (node: string, request: CreateSandbox, signal?: AbortSignal) => Promise<Offer | undefined>;
+  /** Asks another server to fetch the template of a request; false when it could not. */
+  readonly fetchAt: (node: string, request: CreateSandbox, signal?: AbortSignal) => Promise<boolean>;
   /** How long the server of an `Idempotency-Key` is remembered. */
   readonly keyKeptMs: number;
 }
@@ -79,17 +81,28 @@ export class FleetPlacement {
     const others: string[] = [];
     for (const [name, { stoppedAtMs }] of nodes.entries())
       if (name !== node && stoppedAtMs === undefined && cordons.get(name) === undefined) others.push(name);
-    let best = "load" in own ? { name: node, load: own.load - OWN_ADVANTAGE } : undefined;
-    for (let count = ASKED; others.length > 0 && (count === ASKED || best === undefined); count = BATCH) {
+    const offers = "load" in own ? [{ ...own, name: node, load: own.load - OWN_ADVANTAGE }] : [];
+    for (let count = ASKED; ; count = BATCH) {
       const asked = draw(others, count).map(async (name) => ({
         name,
         offer: await ask(name, request, signal),
       }));
       for (const { name, offer } of await Promise.all(asked))
-        if (offer !== undefined && "load" in offer && (best === undefined || offer.load < best.load))
-          best = { name, load: offer.load };
+        if (offer !== undefined && "load" in offer) offers.push({ ...offer, name });
+      const best = await this.#firstReady(offers.splice(0), request, signal);
+      if (best !== undefined || others.length === 0) return best;
     }
-    return best?.name;
+  }
+
+  /** The best server of some offers; one that cannot fetch the template of its sandbox is left out. */
+  async #firstReady(
+    offers: readonly (Extract<Offer, { load: number }> & { readonly name: string })[],
+    request: CreateSandbox,
+    signal: AbortSignal | undefined,
+  ): Promise<string | undefined> {
+    for (const { name, fetches } of offers.toSorted((one, other) => one.load - other.load))
+      if (fetches !== true || (await this.#options.fetchAt(name, request, signal))) return name;
+    return undefined;
   }
 }
 

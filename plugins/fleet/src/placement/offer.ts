@@ -9,6 +9,8 @@ export const offer = z.union([
   z.object({
     /** Memory that its sandboxes may use, as part of what the machine has, and a little of its processors' load. */
     load: z.number(),
+    /** True where its template is another server's: it is asked to fetch it before it gets the request. */
+    fetches: z.boolean().optional(),
   }),
   z.object({ refusal: z.string() }),
 ]);
@@ -18,6 +20,8 @@ const MEMORY_BYTES = totalmem();
 /** Counted for a sandbox that has less, or no limit. */
 const LEAST_MEMORY_MIB = 64;
 const PROCESSORS_WEIGHT = 0.1;
+/** Counted for a template that has to be fetched: a server that has it makes sandboxes until it has much more to do. */
+const FETCH_LOAD = 0.2;
 
 /** Tells the parts of a request that decide whether a server can have it; without its variables and secrets. */
 export function askedOf(
@@ -29,15 +33,16 @@ export function askedOf(
 
 /** The offer of this server for a request of a tenant. */
 export function ownOffer(request: CreateSandbox, sandboxes: Pick<Sandboxes, "check" | "list">): Offer {
+  let remote: ReturnType<Sandboxes["check"]>;
   try {
-    sandboxes.check(request);
+    remote = sandboxes.check(request);
   } catch (error) {
     return { refusal: messageOf(error) };
   }
   const memories = sandboxes.list().map(({ record }) => record.limits.memoryMiB ?? 0);
   const usedMiB = memories.reduce((sum, memory) => sum + Math.max(memory, LEAST_MEMORY_MIB), 0);
   const [processes = 0] = loadavg();
-  return {
-    load: (usedMiB * MEBIBYTE) / MEMORY_BYTES + (PROCESSORS_WEIGHT * processes) / availableParallelism(),
-  };
+  const load = (usedMiB * MEBIBYTE) / MEMORY_BYTES + (PROCESSORS_WEIGHT * processes) / availableParallelism();
+  if (remote === undefined) return { load };
+  return { load: remote.isHere ? load : load + FETCH_LOAD, fetches: true };
 }

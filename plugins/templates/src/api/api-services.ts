@@ -17,6 +17,7 @@ import type { BuildRecord } from "../model/build-record.js";
 import type { TemplateRecord } from "../model/template-record.js";
 import type { BuildQueue } from "../queue/build-queue.js";
 import type { TemplatePushes } from "../queue/template-pushes.js";
+import type { TemplateSharing } from "../sharing/template-sharing.js";
 import type { ImageKeeper } from "../store/image-keeper.js";
 import type { TemplatesStore } from "../store/templates-store.js";
 import type { TemplatesConfig } from "../templates-config.js";
@@ -38,6 +39,8 @@ export interface ApiServices {
   readonly requests: BuildRequests;
   readonly queue: BuildQueue;
   readonly pushes: TemplatePushes;
+  /** Undefined without a registry for the fleet. */
+  readonly sharing: TemplateSharing | undefined;
   readonly keeper: ImageKeeper;
   readonly uploads: Uploads;
   readonly tickets: UploadTickets;

@@ -20,7 +20,7 @@ const removeBody = z.object({ name: z.string().max(MAX_NAME), tags });
 
 /** Routes that change the tags of templates. */
 export function mountTags(router: Router, services: ApiServices): void {
-  const { config, clock, catalog, store, templates, peers } = services;
+  const { config, clock, catalog, store, templates, peers, sharing } = services;
 
   router.post("/templates/tags", async (ctx) => {
     const body = await readJsonBody(ctx.req, assignBody, { limitBytes: config.maxBody });
@@ -31,6 +31,8 @@ export function mountTags(router: Router, services: ApiServices): void {
     const template = catalog.own(name, tenantOf(ctx));
     const limits = { maxTags: config.maxTags, nowMs: clock.now() };
     const buildId = assignTags(store(), { template, name, tag, tags: wanted }, limits);
+    await sharing?.changed(template.id);
+    sharing?.soon();
     ctx.body = { buildID: buildId, tags: wanted };
     ctx.status = 201;
   });
@@ -41,7 +43,9 @@ export function mountTags(router: Router, services: ApiServices): void {
     const unwanted = parseRemovedTags(body.tags);
     requireUnconfigured(name, templates);
     await peers.requireHere(ctx, { kind: "template", reference: name });
-    store().tags.remove(catalog.own(name, tenantOf(ctx)).id, unwanted);
+    const { id } = catalog.own(name, tenantOf(ctx));
+    store().tags.remove(id, unwanted);
+    await sharing?.changed(id);
     ctx.status = 204;
   });
 }

@@ -45,7 +45,7 @@ type Found =
 
 /** Routes by which E2B's clients read, publish and delete templates; a snapshot counts as one. */
 export function mountTemplates(router: Router, services: ApiServices): void {
-  const { config, clock, templates, snapshots, catalog, store, queue, keeper, peers } = services;
+  const { config, clock, templates, snapshots, catalog, store, queue, keeper, peers, sharing } = services;
   const servedSinceMs = clock.now();
 
   peers.hold({
@@ -127,6 +127,7 @@ export function mountTemplates(router: Router, services: ApiServices): void {
       // A snapshot that is gone, most likely; a tag has its own route.
       if (reference.includes(":")) throw notFound(reference);
       requireUnused(template);
+      await sharing?.removed(template.id);
       for (const build of store().builds.unfinished(template.id)) queue.cancel(build);
       store().templates.remove(template.id);
       await keeper.sweep();
@@ -198,7 +199,10 @@ export function mountTemplates(router: Router, services: ApiServices): void {
     });
     const reference = ctx.params["id"] ?? "";
     const template = ownOf(find(reference, ctx), reference, ctx);
-    if (isPublic !== undefined) store().templates.publish(template.id, isPublic, clock.now());
+    if (isPublic !== undefined) {
+      store().templates.publish(template.id, isPublic, clock.now());
+      await sharing?.changed(template.id);
+    }
     return template;
   }
 

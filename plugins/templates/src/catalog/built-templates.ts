@@ -6,20 +6,24 @@ import type { Catalog, ReadyBuild } from "./catalog.js";
 export interface BuiltTemplatesOptions extends Pick<TemplateSource, "buildOf" | "builds"> {
   readonly catalog: Catalog;
   readonly store: () => TemplatesStore;
+  /** Undefined without a registry for the fleet. */
+  readonly sharing: Pick<TemplateSource, "find"> | undefined;
 }
 
 /** The templates that were built here, for the creation of sandboxes. */
 export class BuiltTemplates implements TemplateSource {
   readonly #catalog: Catalog;
   readonly #store: () => TemplatesStore;
+  readonly #sharing: BuiltTemplatesOptions["sharing"];
 
   /** Current build of a template of the configuration, if it is built here. */
   readonly buildOf: TemplateSource["buildOf"];
   readonly builds: TemplateSource["builds"];
 
-  constructor({ catalog, store, buildOf, builds }: BuiltTemplatesOptions) {
+  constructor({ catalog, store, sharing, buildOf, builds }: BuiltTemplatesOptions) {
     this.#catalog = catalog;
     this.#store = store;
+    this.#sharing = sharing;
     this.buildOf = buildOf;
     this.builds = builds;
   }
@@ -31,15 +35,21 @@ export class BuiltTemplates implements TemplateSource {
   }
 
   find(reference: TemplateReference, tenant: string): TemplateFacts | undefined {
-    const found = this.#catalog.resolve(reference, tenant);
-    return found && factsOf(found.template, found.build);
+    const own = this.#catalog.find(reference.name, tenant);
+    const build = own && this.#catalog.tagged(own, reference.tag);
+    if (own !== undefined && build !== undefined) return factsOf(own, build);
+    const shared = this.#sharing?.find(reference, tenant);
+    if (shared !== undefined) return shared;
+    // Says which tag this server's own one lacks.
+    this.#catalog.resolve(reference, tenant);
+    return undefined;
   }
 }
 
 /** What a sandbox of a template begins with. */
 export function factsOf(
-  { id: name, alias, namespace }: TemplateRecord,
-  build: ReadyBuild["build"] | undefined,
+  { id: name, alias, namespace }: Pick<TemplateRecord, "id" | "alias" | "namespace">,
+  build: Pick<ReadyBuild["build"], "id" | "backend" | "limits" | "result"> | undefined,
 ): TemplateFacts {
   const aliases = [alias, `${namespace}/${alias}`];
   if (build === undefined) return { name, aliases, limits: {} };

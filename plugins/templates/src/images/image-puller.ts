@@ -12,7 +12,7 @@ import { ARCHITECTURE } from "./architecture.js";
 import type { HostPrograms } from "./host-programs.js";
 import { readLayout } from "./image-layout.js";
 import { type ImageReference, isDigest, parseImageReference } from "./image-reference.js";
-import { RegistryAccess, RegistryRefused } from "./registry-access.js";
+import { RegistryAccess, RegistryRefused, type RegistrySettings } from "./registry-access.js";
 import { RegistryClient } from "./registry-client.js";
 import { type Manifest, openRegistryGate, readManifest } from "./registry-gate.js";
 import { loginOf } from "./registry-login.js";
@@ -48,7 +48,7 @@ export interface PulledImage extends AsyncDisposable {
 
 export interface ImagePullerOptions {
   readonly programs: HostPrograms;
-  readonly settings: Pick<TemplatesConfig, "images" | "registries">;
+  readonly settings: Pick<TemplatesConfig, "images"> & { readonly registries: RegistrySettings };
   /** For layouts. Nobody else uses it. */
   readonly directory: () => string;
   /** Of the server by default. */

@@ -10,7 +10,7 @@ import type { TemplatesConfig } from "../templates-config.js";
 import type { HostPrograms } from "./host-programs.js";
 import { type ImageReference, isDigest, parseImageReference } from "./image-reference.js";
 import { openPushGate, refusalOf } from "./push-gate.js";
-import { RegistryAccess } from "./registry-access.js";
+import { RegistryAccess, type RegistrySettings } from "./registry-access.js";
 import { RegistryClient } from "./registry-client.js";
 import { loginOf } from "./registry-login.js";
 import { copyByGate } from "./skopeo-copy.js";
@@ -33,7 +33,7 @@ export interface PushedFiles {
 
 export interface ImagePusherOptions {
   readonly programs: HostPrograms;
-  readonly settings: Pick<TemplatesConfig, "images" | "registries">;
+  readonly settings: Pick<TemplatesConfig, "images"> & { readonly registries: RegistrySettings };
   /** For layouts, which the next start removes if this server does not. */
   readonly directory: () => string;
 }

@@ -12,6 +12,11 @@ export interface Repository {
   readonly isMirror: boolean;
 }
 
+export interface RegistrySettings extends Readonly<TemplatesConfig["registries"]> {
+  /** Place with the templates of all tenants: `registry.example.com/coppice`. */
+  readonly reserved?: string;
+}
+
 /** A registry that the operator's settings close. The message is for the client. */
 export class RegistryRefused extends Error {
   override readonly name = "RegistryRefused";
@@ -26,12 +31,12 @@ const DOCKER_HUB = "registry-1.docker.io";
  * only hosts with public addresses are connected to, and those that the operator named.
  */
 export class RegistryAccess {
-  readonly #settings: TemplatesConfig["registries"];
+  readonly #settings: RegistrySettings;
   readonly #guard = new TargetGuard([]);
   readonly #private: ReadonlySet<string>;
   readonly proxy: RegistryProxy;
 
-  constructor(settings: TemplatesConfig["registries"], environment?: NodeJS.ProcessEnv) {
+  constructor(settings: RegistrySettings, environment?: NodeJS.ProcessEnv) {
     this.#settings = settings;
     this.proxy = new RegistryProxy(settings, environment);
     this.#private = new Set([
@@ -45,7 +50,9 @@ export class RegistryAccess {
    * @throws RegistryRefused
    */
   find({ registry, repository }: ImageReference, hasCredentials: boolean): Repository {
-    const { allowed, mirrors } = this.#settings;
+    const { allowed, mirrors, reserved } = this.#settings;
+    if (reserved !== undefined && `${registry}/${repository}/`.startsWith(`${reserved}/`))
+      throw new RegistryRefused(`'${reserved}' is for the servers of this fleet`);
     if (allowed !== undefined && !allowed.includes(registry)) {
       throw new RegistryRefused(`this server does not pull from '${registry}'`);
     }

@@ -29,8 +29,10 @@ export interface BuildRecord {
   readonly backend: string;
   readonly state: BuildState;
   readonly limits: BuildLimits;
-  /** What a ready one has made. */
+  /** What a ready one has made; undefined also for one of a server that is gone, whose files may have to be fetched. */
   readonly result: BuildResult | undefined;
+  /** Of its image in the registry of the fleet, once it is there. */
+  readonly digest: string | undefined;
   /** Why one failed. */
   readonly reason: BuildReason | undefined;
   readonly createdAtMs: number;

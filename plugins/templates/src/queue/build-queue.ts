@@ -16,12 +16,22 @@ import { BuildLogWriter } from "./build-log-writer.js";
 import { restoredLimits } from "./restored-limits.js";
 import type { TemplatesMetrics } from "./templates-metrics.js";
 
+/** The other servers, which are told of builds. */
+export interface BuildAudience {
+  /** Called before a build is seen to be ready. @throws Error, which fails the build */
+  announce(templateId: string, buildId: string): Promise<void>;
+  /** Called after its end. */
+  soon(): void;
+}
+
 export interface BuildQueueOptions {
   readonly builder: Builder;
   readonly store: () => TemplatesStore;
   readonly catalog: Catalog;
   readonly uploads: Uploads;
   readonly keeper: ImageKeeper;
+  /** Undefined without a registry for the fleet. */
+  readonly sharing: BuildAudience | undefined;
   readonly settings: TemplatesConfig;
   readonly metrics: TemplatesMetrics;
   readonly clock: Clock;
@@ -178,6 +188,7 @@ export class BuildQueue {
     const limits = restoredLimits(request, result, this.#options.settings, (message) =>
       log.add({ level: "warn", message, step: undefined }),
     );
+    await this.#options.sharing?.announce(request.templateId, request.buildId);
     log.close();
     // While the image is still held.
     return this.#finish(request, result, limits);
@@ -204,11 +215,12 @@ export class BuildQueue {
 
   /** Forgets what the limits leave no room for, and removes the images that are not needed any more. */
   async #tidy({ tenant, templateId }: BuildRequest): Promise<void> {
-    const { store, settings, keeper } = this.#options;
+    const { store, settings, keeper, sharing } = this.#options;
     store().builds.forget(templateId, settings.maxBuilds);
     store().images.forgetLayers(tenant, settings.maxLayers);
     await keeper.sweep();
     await keeper.measure(tenant);
+    sharing?.soon();
   }
 
   #reasonOf(error: unknown, buildId: string): BuildReason {

@@ -23,6 +23,7 @@ export function housekeeping({ store, uploads, keeper, settings, clock, log }: H
     const nowMs = clock.now();
     store().builds.failWaiting(nowMs - settings.waitingTimeout, nowMs);
     store().images.forgetLayersBefore(nowMs - settings.layersKept);
+    store().copies.forgetBefore(nowMs - settings.layersKept);
     await uploads.sweep();
     await keeper.sweep();
   };

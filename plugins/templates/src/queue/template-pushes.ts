@@ -144,7 +144,8 @@ export class TemplatePushes {
       const text = `snapshot '${name}' is of a sandbox without a built template, and cannot be an image`;
       throw new SandboxError("template_push_unsupported", text);
     }
-    const { result, limits } = this.#options.store().builds.find(build.id) ?? {};
+    const { builds, copies } = this.#options.store();
+    const { limits, result = copies.find(build.id)?.result } = builds.find(build.id) ?? {};
     const { start } = build;
     const environment = result?.context.environment ?? start?.environment ?? {};
     return {

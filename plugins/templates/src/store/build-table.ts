@@ -93,6 +93,26 @@ export class BuildTable {
     return this.#statements.fail.run(JSON.stringify(reason), nowMs, nowMs, id).changes > 0;
   }
 
+  /** Adds one of a server that is gone, which is ready. */
+  takeOver(
+    {
+      id,
+      templateId,
+      backend,
+      limits,
+      digest,
+    }: Pick<BuildRecord, "id" | "templateId" | "backend" | "limits" | "digest">,
+    nowMs: number,
+  ): void {
+    const { takeOver } = this.#statements;
+    takeOver.run(id, templateId, backend, JSON.stringify(limits), digest ?? null, nowMs, nowMs, nowMs);
+  }
+
+  /** Notes the digest of its image in the registry of the fleet. */
+  pushed(id: string, digest: string): void {
+    this.#statements.pushed.run(digest, id);
+  }
+
   /** Fails those that the last server was building. */
   failInterrupted(nowMs: number): void {
     this.#statements.failInterrupted.run(JSON.stringify(RESTARTED), nowMs, nowMs);
@@ -155,6 +175,11 @@ function prepare(database: DatabaseSync) {
       `UPDATE build SET state = 'ready', image = ?, result = ?, limits = coalesce(?, limits), ${ended}
        WHERE id = ? AND state = 'building'`,
     ),
+    takeOver: database.prepare(
+      `INSERT INTO build (id, template, backend, limits, state, digest, created_at_ms, updated_at_ms, finished_at_ms)
+       VALUES (?, ?, ?, ?, 'ready', ?, ?, ?, ?)`,
+    ),
+    pushed: database.prepare("UPDATE build SET digest = ? WHERE id = ?"),
     fail: database.prepare(
       `UPDATE build SET state = 'error', reason = ?, ${ended} WHERE id = ? AND state IN ('waiting', 'building')`,
     ),
@@ -193,6 +218,7 @@ function parse(row: Record<string, SQLOutputValue>): OrderedBuild {
     state: row["state"] as BuildState,
     limits: JSON.parse(String(row["limits"])) as BuildLimits,
     result: json<BuildResult>("result"),
+    digest: row["digest"] === null ? undefined : String(row["digest"]),
     reason: json<BuildReason>("reason"),
     createdAtMs: Number(row["created_at_ms"]),
     updatedAtMs: Number(row["updated_at_ms"]),

@@ -102,6 +102,7 @@ export class ImageKeeper {
       store().atOnce(() => {
         store().builds.failLost(id, clock.now());
         store().images.forgetLayersOf(id);
+        store().copies.removeOf(id);
         store().images.remove(id);
       });
     }

@@ -32,7 +32,7 @@ export class ImageTable {
     return this.#statements.list.all().map(parseImage);
   }
 
-  /** Images that no layer and no build has. */
+  /** Images that no layer, no build and no copy has. */
   unneeded(): readonly ImageRecord[] {
     return this.#statements.unneeded.all().map(parseImage);
   }
@@ -98,7 +98,8 @@ function prepare(database: DatabaseSync) {
     list: database.prepare("SELECT * FROM image"),
     unneeded: database.prepare(
       `SELECT * FROM image WHERE NOT EXISTS (SELECT 1 FROM layer WHERE layer.image = image.id)
-         AND NOT EXISTS (SELECT 1 FROM build WHERE build.image = image.id)`,
+         AND NOT EXISTS (SELECT 1 FROM build WHERE build.image = image.id)
+         AND NOT EXISTS (SELECT 1 FROM copy WHERE copy.image = image.id)`,
     ),
     unmeasured: database.prepare("SELECT * FROM image WHERE tenant = ? AND bytes IS NULL"),
     measured: database.prepare("UPDATE image SET bytes = ? WHERE id = ?"),

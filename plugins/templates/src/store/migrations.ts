@@ -76,4 +76,13 @@ export const MIGRATIONS: readonly string[] = [
    CREATE TABLE secret (name TEXT PRIMARY KEY, value BLOB NOT NULL) STRICT;`,
   // Packages of an image, each in a line.
   `ALTER TABLE image ADD COLUMN contents TEXT;`,
+  // The image of a build in the registry of a fleet, and builds of other servers.
+  `ALTER TABLE build ADD COLUMN digest TEXT;
+   CREATE TABLE copy (
+     id TEXT PRIMARY KEY,
+     image TEXT NOT NULL,
+     result TEXT NOT NULL,
+     used_at_ms REAL NOT NULL
+   ) STRICT;
+   CREATE INDEX copy_by_image ON copy (image);`,
 ];

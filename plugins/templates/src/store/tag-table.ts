@@ -30,6 +30,11 @@ export class TagTable {
     }));
   }
 
+  /** Those that a build got. */
+  ofBuild(buildId: string): readonly string[] {
+    return this.#statements.ofBuild.all(buildId).map(({ name }) => String(name));
+  }
+
   /** How many names a template would have with these. */
   countWith(templateId: string, names: readonly string[]): number {
     const json = JSON.stringify(names);
@@ -52,6 +57,7 @@ function prepare(database: DatabaseSync) {
       `SELECT tag.name, tag.build, tag.assigned_at_ms, max(tag.sequence) FROM tag JOIN build ON build.id = tag.build
        WHERE tag.template = ? AND state = 'ready' GROUP BY tag.name ORDER BY tag.name`,
     ),
+    ofBuild: database.prepare("SELECT name FROM tag WHERE build = ?"),
     countWith: database.prepare(
       `SELECT count(*) AS count FROM
          (SELECT name FROM tag WHERE template = ? UNION SELECT value FROM json_each(?))`,

@@ -3,6 +3,7 @@ import { join } from "node:path";
 import type { DatabaseSync } from "node:sqlite";
 import { openDatabase, transaction } from "@coppice/core";
 import { BuildTable } from "./build-table.js";
+import { CopyTable } from "./copy-table.js";
 import { ImageTable } from "./image-table.js";
 import { LogTable } from "./log-table.js";
 import { MIGRATIONS } from "./migrations.js";
@@ -13,7 +14,7 @@ import { UploadTable } from "./upload-table.js";
 const SECRET_BYTES = 32;
 
 /**
- * Templates, builds, tags, logs, layers, images and uploads in one SQLite file. Committed writes survive the end of this
+ * Templates, builds, tags, logs, layers, images, copies and uploads in one SQLite file. Committed writes survive the end of this
  * process.
  */
 export class TemplatesStore {
@@ -23,6 +24,7 @@ export class TemplatesStore {
   readonly tags: TagTable;
   readonly logs: LogTable;
   readonly images: ImageTable;
+  readonly copies: CopyTable;
   readonly uploads: UploadTable;
 
   /** @throws Error that names the file when it cannot be used. */
@@ -34,6 +36,7 @@ export class TemplatesStore {
     this.tags = new TagTable(database);
     this.logs = new LogTable(database);
     this.images = new ImageTable(database);
+    this.copies = new CopyTable(database);
     this.uploads = new UploadTable(database);
   }
 

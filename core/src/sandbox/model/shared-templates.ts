@@ -1,0 +1,48 @@
+import { createToken } from "../../kernel/token.js";
+
+/** What one of several servers tells all of a template that it keeps. */
+export interface SharedTemplate {
+  /** As its server wrote it; undefined once that one has removed the template, for as long as this is remembered. */
+  readonly value: string | undefined;
+  /** Of its last change; greater than that of earlier ones. */
+  readonly revision: number;
+  /** `gone`: the server that kept it is none of them any more, and another one may keep it. */
+  readonly keeper: "self" | "other" | "gone";
+}
+
+/** The templates of several servers, by id. */
+export interface TemplateRecords {
+  /** As this server knows them: late, perhaps. */
+  entries(): Iterable<readonly [id: string, template: SharedTemplate]>;
+  get(id: string): SharedTemplate | undefined;
+  /** As they are. @throws SandboxError when the servers' store cannot be reached */
+  read(id: string): Promise<SharedTemplate | undefined>;
+  /**
+   * Tells of a template that this server keeps from now on; undefined once it is removed.
+   * @param known that is replaced. @throws SandboxError, when another server keeps it or has changed it, too
+   */
+  put(id: string, value: string | undefined, known: SharedTemplate | undefined): Promise<void>;
+}
+
+/** Templates of several servers, where a plugin has such. */
+export interface SharedTemplates {
+  /** Sets the records, once, when they can be read. */
+  use(records: TemplateRecords): void;
+  /** Undefined for a server that is alone, or has not read them yet. */
+  readonly records: TemplateRecords | undefined;
+}
+
+export const SharedTemplates = createToken<SharedTemplates>("shared-templates");
+
+export class UsedSharedTemplates implements SharedTemplates {
+  #records: TemplateRecords | undefined;
+
+  use(records: TemplateRecords): void {
+    if (this.#records !== undefined) throw new Error("another plugin has the templates of several servers");
+    this.#records = records;
+  }
+
+  get records(): TemplateRecords | undefined {
+    return this.#records;
+  }
+}

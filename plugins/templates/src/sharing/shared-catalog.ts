@@ -1,0 +1,82 @@
+import {
+  SandboxError,
+  type SharedTemplate,
+  type SharedTemplates,
+  type TemplateReference,
+} from "@coppice/core";
+import { type SharedBuild, type SharedRecord, sharedRecordOf } from "./shared-record.js";
+
+/** A build of a shared template. */
+export interface FoundBuild {
+  readonly templateId: string;
+  readonly template: SharedRecord;
+  readonly buildId: string;
+  readonly build: SharedBuild;
+}
+
+interface Parsed {
+  readonly revision: number;
+  readonly record: SharedRecord | undefined;
+}
+
+/** Finds templates of all servers by the names that tenants use, as `Catalog` finds this server's. */
+export class SharedCatalog {
+  readonly #shared: SharedTemplates;
+  /** By id, the newest that is known. */
+  readonly #parsed = new Map<string, Parsed>();
+
+  constructor(shared: SharedTemplates) {
+    this.#shared = shared;
+  }
+
+  /** @throws SandboxError template_tag_not_found for a template without that tag */
+  find({ name, tag }: TemplateReference, tenant: string): FoundBuild | undefined {
+    const found = this.#named(name, tenant);
+    if (found === undefined) return undefined;
+    const [templateId, template] = found;
+    const buildId = Object.hasOwn(template.builds, tag) ? tag : template.tags[tag];
+    const build = buildId === undefined ? undefined : template.builds[buildId];
+    if (buildId === undefined || build === undefined)
+      throw new SandboxError("template_tag_not_found", `tag '${tag}' does not exist for template '${name}'`);
+    return { templateId, template, buildId, build };
+  }
+
+  /** All templates that have not been removed. */
+  *records(): Iterable<readonly [id: string, shared: SharedTemplate, record: SharedRecord]> {
+    for (const [id, shared] of this.#shared.records?.entries() ?? []) {
+      const record = this.#recordOf(id, shared);
+      if (record !== undefined) yield [id, shared, record];
+    }
+  }
+
+  /** Reads a template anew. @throws SandboxError when the servers' store cannot be reached */
+  async refresh(id: string): Promise<void> {
+    const shared = await this.#shared.records?.read(id);
+    if (shared !== undefined) this.#recordOf(id, shared);
+    else this.#parsed.set(id, { revision: this.#parsed.get(id)?.revision ?? 0, record: undefined });
+  }
+
+  #named(name: string, tenant: string): readonly [string, SharedRecord] | undefined {
+    const [first, alias] = name.split("/");
+    let byId: readonly [string, SharedRecord] | undefined;
+    for (const [id, , record] of this.records()) {
+      const { owner, isPublic, namespace } = record;
+      if (owner !== tenant && !isPublic) continue;
+      const isNamed =
+        alias === undefined
+          ? owner === tenant && record.alias === name
+          : namespace === first && record.alias === alias;
+      if (isNamed) return [id, record];
+      if (id === name) byId = [id, record];
+    }
+    return byId;
+  }
+
+  #recordOf(id: string, { value, revision }: SharedTemplate): SharedRecord | undefined {
+    const known = this.#parsed.get(id);
+    if (known !== undefined && known.revision >= revision) return known.record;
+    const record = value === undefined ? undefined : sharedRecordOf(value);
+    this.#parsed.set(id, { revision, record });
+    return record;
+  }
+}

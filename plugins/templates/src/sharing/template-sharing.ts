@@ -1,0 +1,294 @@
+import { setTimeout as sleep } from "node:timers/promises";
+import {
+  type Clock,
+  type Logger,
+  SandboxError,
+  type SharedTemplate,
+  type SharedTemplates,
+  type TemplateFacts,
+  type TemplateReference,
+} from "@coppice/core";
+import { factsOf } from "../catalog/built-templates.js";
+import type { RegistryCredentials } from "../model/registry-credentials.js";
+import { SERVER, type TemplateRecord } from "../model/template-record.js";
+import type { TemplatePushes } from "../queue/template-pushes.js";
+import type { ImageKeeper } from "../store/image-keeper.js";
+import type { TemplatesStore } from "../store/templates-store.js";
+import { SharedCatalog } from "./shared-catalog.js";
+import { type SharedRecord, sharedText } from "./shared-record.js";
+import type { TemplateCopies } from "./template-copies.js";
+
+export interface TemplateSharingOptions {
+  readonly shared: SharedTemplates;
+  readonly copies: TemplateCopies;
+  readonly pushes: Pick<TemplatePushes, "prepare">;
+  /** `registry.example.com/coppice` */
+  readonly registry: string;
+  readonly credentials: RegistryCredentials | undefined;
+  readonly intervalMs: number;
+  readonly store: () => TemplatesStore;
+  readonly keeper: Pick<ImageKeeper, "sweep">;
+  readonly clock: Clock;
+  readonly log: Pick<Logger, "info" | "warn">;
+}
+
+/** How often a build tries to tell the others that its tags are about to move. */
+const ATTEMPTS = 10;
+const PAUSE_MS = 1000;
+/** Until the other plugins have started. */
+const FIRST_MS = 500;
+
+/**
+ * Shares templates with the other servers of a fleet: the server that keeps one pushes its builds and tells their digests;
+ * each other one finds them, and fetches what it makes sandboxes of.
+ */
+export class TemplateSharing {
+  readonly #options: TemplateSharingOptions;
+  readonly #catalog: SharedCatalog;
+  readonly #stopping = new AbortController();
+  #running: Promise<void> = Promise.resolve();
+  #disarm = (): void => {};
+
+  constructor(options: TemplateSharingOptions) {
+    this.#options = options;
+    this.#catalog = new SharedCatalog(options.shared);
+  }
+
+  start(): void {
+    this.#arm(FIRST_MS);
+  }
+
+  async stop(): Promise<void> {
+    this.#stopping.abort(new SandboxError("server_stopping", "the server is stopping"));
+    this.#disarm();
+    await this.#options.copies.stop();
+    await this.#running;
+  }
+
+  /** What a sandbox of a shared template begins with; undefined where this server cannot make one. */
+  find(reference: TemplateReference, tenant: string): TemplateFacts | undefined {
+    const found = this.#catalog.find(reference, tenant);
+    if (found === undefined) return undefined;
+    const { copies } = this.#options;
+    const { templateId: id, template, buildId, build } = found;
+    const copy = copies.find(buildId);
+    if (copy === undefined && !copies.canFetch(found)) return undefined;
+    const result = copy?.result ?? {
+      image: "",
+      context: { environment: {}, user: "", workdir: undefined },
+      start: undefined,
+      bytes: 0,
+    };
+    const { backend, limits } = build;
+    const facts = factsOf(
+      { ...template, id },
+      { id: buildId, backend, limits: { ...limits, diskMiB: limits.diskMiB }, result },
+    );
+    const fetch = async (signal?: AbortSignal): Promise<void> => {
+      await this.#catalog.refresh(id);
+      const now = this.#catalog.find(reference, tenant);
+      if (now === undefined)
+        throw new SandboxError("template_not_found", `template '${reference.name}' not found`);
+      await untilAborted(copies.fetch(now), signal);
+    };
+    return { ...facts, remote: { isHere: copy !== undefined, fetch } };
+  }
+
+  /** Notes that a sandbox was made of a copy. */
+  used(buildId: string): void {
+    this.#options.store().copies.used(buildId, this.#options.clock.now());
+  }
+
+  /**
+   * Takes a build's tags from what the others know, before a client sees that it is ready: none of them makes sandboxes of
+   * the build before it then. @throws SandboxError when the others cannot be told
+   */
+  async announce(templateId: string, buildId: string): Promise<void> {
+    const { shared, store } = this.#options;
+    const template = store().templates.find(templateId);
+    if (shared.records === undefined || template === undefined || template.owner === SERVER) return;
+    const moved = store().tags.ofBuild(buildId);
+    for (let attempt = 1; ; attempt += 1) {
+      try {
+        const known = await shared.records.read(templateId);
+        if (known?.value === undefined) return;
+        await this.#put(template, known, moved);
+        return;
+      } catch (error) {
+        if (attempt === ATTEMPTS) throw error;
+        await sleep(PAUSE_MS, undefined, { signal: this.#stopping.signal });
+      }
+    }
+  }
+
+  /** Tells the others what a template has become, if they know it. @throws SandboxError when they cannot be told */
+  async changed(templateId: string): Promise<void> {
+    const { shared, store } = this.#options;
+    const template = store().templates.find(templateId);
+    if (shared.records === undefined || template === undefined) return;
+    const known = await shared.records.read(templateId);
+    if (known?.value !== undefined) await this.#put(template, known);
+  }
+
+  /** Tells the others of a removal, before it happens. @throws SandboxError when they cannot be told */
+  async removed(templateId: string): Promise<void> {
+    const { records } = this.#options.shared;
+    const known = await records?.read(templateId);
+    if (known?.value !== undefined) await records?.put(templateId, undefined, known);
+  }
+
+  /** Shares what is new soon, without waiting for it. */
+  soon(): void {
+    this.#arm(0);
+  }
+
+  #arm(afterMs: number): void {
+    const { clock, intervalMs } = this.#options;
+    this.#disarm();
+    if (this.#stopping.signal.aborted) return;
+    this.#disarm = clock.after(afterMs, () => {
+      this.#running = this.#running.then(() => this.#run());
+      this.#arm(intervalMs);
+    });
+  }
+
+  /** Brings the others' knowledge, this server's templates and its copies into agreement. Never rejects. */
+  async #run(): Promise<void> {
+    const { shared, store, copies, keeper, log } = this.#options;
+    const { records } = shared;
+    if (records === undefined || this.#stopping.signal.aborted) return;
+    const attempt = async (id: string, work: () => Promise<void>): Promise<void> => {
+      try {
+        await work();
+      } catch (error) {
+        if (!this.#stopping.signal.aborted)
+          log.warn(
+            { template: id, err: error },
+            "a template was not shared with the other servers; it is tried again",
+          );
+      }
+    };
+    for (const template of store().templates.all()) {
+      const { id, owner } = template;
+      if (owner !== SERVER) await attempt(id, () => this.#share(template, records.get(id)));
+    }
+    for (const [id, known, record] of this.#catalog.records())
+      if (store().templates.find(id) === undefined && known.keeper !== "other")
+        await attempt(id, () => this.#takeOver(id, known, record));
+    const needed = new Set<string>();
+    for (const [, , { builds }] of this.#catalog.records())
+      for (const id of Object.keys(builds)) needed.add(id);
+    copies.retain(needed);
+    await keeper.sweep();
+  }
+
+  async #share(template: TemplateRecord, known: SharedTemplate | undefined): Promise<void> {
+    const { store, clock, log } = this.#options;
+    const { id } = template;
+    const isRemoved = known !== undefined && known.value === undefined;
+    if (known?.keeper === "other" || (isRemoved && known.keeper === "gone")) {
+      log.warn({ template: id }, "another server of the fleet has taken a template over, or removed it");
+      store().atOnce(() => {
+        store().copies.addOwn(id, clock.now());
+        store().templates.remove(id);
+      });
+      return;
+    }
+    for (const { buildId } of store().tags.list(id)) {
+      if (this.#stopping.signal.aborted) return;
+      if (store().builds.find(buildId)?.digest === undefined) await this.#push(template, buildId);
+    }
+    const now = store().templates.find(id);
+    if (now !== undefined) await this.#put(now, await this.#options.shared.records?.read(id));
+  }
+
+  async #push({ id, owner }: TemplateRecord, buildId: string): Promise<void> {
+    const { pushes, registry, credentials, store } = this.#options;
+    const push = pushes.prepare({
+      tenant: owner,
+      source: { template: `${id}:${buildId}` },
+      target: { reference: `${registry}/${id}:${buildId}`, credentials },
+    });
+    const digest = await push.run(() => {}, this.#stopping.signal);
+    store().builds.pushed(buildId, digest);
+  }
+
+  /** @param moving tags that are left out */
+  async #put(
+    template: TemplateRecord,
+    known: SharedTemplate | undefined,
+    moving: readonly string[] = [],
+  ): Promise<void> {
+    const { shared } = this.#options;
+    const value = sharedText(this.#recordOf(template, moving));
+    if (known?.keeper === "self" && known.value === value) return;
+    await shared.records?.put(template.id, value, known);
+  }
+
+  #recordOf(template: TemplateRecord, moving: readonly string[]): SharedRecord {
+    const { store } = this.#options;
+    const { owner, namespace, alias, isPublic, createdAtMs, id } = template;
+    const tags: Record<string, string> = {};
+    const builds: Record<string, SharedRecord["builds"][string]> = {};
+    for (const { name, buildId } of store().tags.list(id)) {
+      const build = store().builds.find(buildId);
+      if (build === undefined || moving.includes(name)) continue;
+      const { digest, backend, limits } = build;
+      tags[name] = buildId;
+      builds[buildId] = { digest, backend, limits };
+    }
+    return { store: this.#storeId(), owner, namespace, alias, isPublic, createdAtMs, tags, builds };
+  }
+
+  /** Keeps a template from now on whose server is gone, or had another data directory. */
+  async #takeOver(id: string, known: SharedTemplate, record: SharedRecord): Promise<void> {
+    const { shared, store, clock, log } = this.#options;
+    if (known.keeper === "self" && record.store === this.#storeId()) {
+      // Removed by a verb, which does not speak to the others.
+      await shared.records?.put(id, undefined, known);
+      return;
+    }
+    const { owner, alias } = record;
+    // What was not pushed is lost with its server.
+    const builds = Object.entries(record.builds).filter(([, { digest }]) => digest !== undefined);
+    const tags = Object.entries(record.tags).filter(
+      ([, buildId]) => record.builds[buildId]?.digest !== undefined,
+    );
+    if (store().templates.findOwn(owner, alias) !== undefined) return;
+    await shared.records?.put(id, sharedText({ ...record, store: this.#storeId() }), known);
+    store().atOnce(() => {
+      const { templates, builds: built, tags: assigned } = store();
+      const nowMs = clock.now();
+      const { namespace, isPublic, createdAtMs } = record;
+      const more = { updatedAtMs: nowMs, spawnCount: 0, lastSpawnedAtMs: undefined };
+      templates.add({ id, owner, namespace, alias, isPublic, createdAtMs, ...more }, createdAtMs);
+      templates.publish(id, isPublic, nowMs);
+      for (const [buildId, { digest, backend, limits }] of builds)
+        built.takeOver(
+          { id: buildId, templateId: id, backend, limits: { ...limits, diskMiB: limits.diskMiB }, digest },
+          nowMs,
+        );
+      for (const [tag, buildId] of tags) assigned.assign(id, tag, buildId, nowMs);
+    });
+    log.info({ template: id }, "this server keeps a template from now on, whose server is gone");
+  }
+
+  #storeId(): string {
+    return Buffer.from(this.#options.store().secret("sharing")).toString("hex");
+  }
+}
+
+async function untilAborted(work: Promise<void>, signal: AbortSignal | undefined): Promise<void> {
+  if (signal === undefined) return work;
+  const { promise: aborted, reject } = Promise.withResolvers<never>();
+  const abort = (): void => reject(signal.reason as Error);
+  signal.addEventListener("abort", abort, { once: true });
+  if (signal.aborted) abort();
+  try {
+    await Promise.race([work, aborted]);
+  } finally {
+    signal.removeEventListener("abort", abort);
+    // Others may wait for it, too.
+    work.catch(() => {});
+  }
+}
