@@ -13,6 +13,8 @@ import type { Channel, Link } from "../wire/channel.js";
 import { PayloadWriter, ProtocolError, Reply, Request, Stage } from "../wire/frames.js";
 
 const CHUNK_BYTES = 65_536;
+/** Asked for with the opening: another round trip would take as long as all the rest of reading a small file. */
+const FIRST_BYTES = 4_096;
 /** Concurrent reads. */
 const READ_AHEAD = 4;
 
@@ -21,16 +23,26 @@ export class AgentFile implements Channel, OpenFile {
   readonly #link: Link;
   readonly #reads: { readonly length: number; readonly answer: PromiseWithResolvers<Buffer> }[] = [];
   readonly #handover: Handover;
+  readonly #first: Promise<Buffer>;
   #direct: Promise<DirectFile | undefined> | undefined;
   #lost: SandboxError | undefined;
   #isClosed = false;
 
+  /** @param link of a file that was asked for `firstPiece`. */
   constructor(
     link: Link,
     readonly info: FileInfo,
   ) {
     this.#link = link;
     this.#handover = new Handover(link);
+    this.#first = this.#answer(FIRST_BYTES);
+    // Handled when the contents are wanted, or never.
+    this.#first.catch(() => undefined);
+  }
+
+  /** The request for the piece that every file is asked for first. */
+  static firstPiece(): Uint8Array {
+    return readRequest(0, FIRST_BYTES);
   }
 
   async direct(): Promise<PositionalReads | undefined> {
@@ -45,6 +57,11 @@ export class AgentFile implements Channel, OpenFile {
     let ahead: { readonly start: number; readonly wanted: number; readonly data: Promise<Buffer> }[] = [];
     const end = offset + length;
     let position = offset;
+    if (offset < FIRST_BYTES && length > 0) {
+      const piece = (await this.#first).subarray(offset, end);
+      position += piece.byteLength;
+      if (piece.byteLength > 0) yield piece;
+    }
     const ask = (): boolean => {
       const wanted = Math.min(CHUNK_BYTES, end - position);
       if (wanted <= 0) return false;
@@ -73,10 +90,9 @@ export class AgentFile implements Channel, OpenFile {
   async [Symbol.asyncDispose](): Promise<void> {
     if (this.#isClosed) return;
     this.#isClosed = true;
-    const closed = new SandboxError("file_closed", "the file is closed");
-    for (const { answer } of this.#reads.splice(0)) answer.reject(closed);
+    for (const { answer } of this.#reads.splice(0)) answer.reject(closedError());
     this.#handover.lost();
-    (await this.#direct)?.close(closed);
+    (await this.#direct)?.close(closedError());
     this.#link.release();
   }
 
@@ -118,11 +134,26 @@ export class AgentFile implements Channel, OpenFile {
 
   async #read(offset: number, length: number): Promise<Buffer> {
     if (this.#lost !== undefined) throw this.#lost;
-    if (this.#isClosed) throw new SandboxError("file_closed", "the file is closed");
+    if (this.#isClosed) throw closedError();
+    this.#link.send(Request.Read, readRequest(offset, length));
+    return this.#answer(length);
+  }
+
+  /** The answer to the next read, which was asked for. */
+  async #answer(length: number): Promise<Buffer> {
     const answer = Promise.withResolvers<Buffer>();
     this.#reads.push({ length, answer });
-    const payload = new PayloadWriter().u64(BigInt(Math.trunc(offset))).u32(length);
-    this.#link.send(Request.Read, payload.finish());
     return answer.promise;
   }
+}
+
+function readRequest(offset: number, length: number): Uint8Array {
+  return new PayloadWriter()
+    .u64(BigInt(Math.trunc(offset)))
+    .u32(length)
+    .finish();
+}
+
+function closedError(): SandboxError {
+  return new SandboxError("file_closed", "the file is closed");
 }

@@ -7,13 +7,14 @@ import {
   type WriteOptions,
 } from "@coppice/core/backend";
 import { type Failure, fileError } from "../wire/agent-error.js";
-import { AgentFile } from "./agent-file.js";
+import type { AgentFile } from "./agent-file.js";
 import { AgentListing, LISTING_WINDOW_BYTES } from "./agent-listing.js";
 import { AgentWatch, WATCH_WINDOW_BYTES, watchError } from "./agent-watch.js";
 import type { Channel, Link } from "../wire/channel.js";
 import { readFileInfo } from "../wire/file-info.js";
 import { PAYLOAD_LIMIT, type PayloadReader, PayloadWriter, Reply, Request, Stage } from "../wire/frames.js";
 import { type Identity, writeIdentity } from "../wire/identity.js";
+import { FileOpening } from "./file-opening.js";
 import { StagedWrite } from "./staged-write.js";
 
 /** Operations of a connection that files need. */
@@ -90,8 +91,9 @@ export class AgentFiles implements Files {
 
   async read(path: string): Promise<AgentFile> {
     const payload = this.#payload(path).finish();
-    const opened = infoOf(path, (failure) => openError(failure, path));
-    return this.#requests.begin(Request.Open, payload, opened, (link, info) => new AgentFile(link, info));
+    const errorOf = (failure: Failure): SandboxError => openError(failure, path);
+    const create = (link: Link): FileOpening => new FileOpening(link, path, errorOf);
+    return this.#requests.open(Request.Open, payload, create).read();
   }
 
   async write(path: string, data: AsyncIterable<Uint8Array>, options: WriteOptions = {}): Promise<FileInfo> {

@@ -20,6 +20,7 @@ import {
   ProtocolError,
   Reply,
   Request,
+  Stage,
   VERSION,
   frameHeader,
 } from "./frames.js";
@@ -131,6 +132,47 @@ describe("frames", () => {
     assert.throws(() => reader.u8(), ProtocolError);
     assert.throws(() => new PayloadReader(Buffer.from([5, 0, 1])).text(), ProtocolError);
     assert.throws(() => new PayloadReader(Buffer.from([1])).end(), ProtocolError);
+  });
+});
+
+describe("an opened file", () => {
+  /** The description of a file of 5 bytes. */
+  const info = new PayloadWriter().u8(0).u32(0o644).u32(0o100644).u32(0).u32(0).u64(5n).u64(0n).u32(0);
+  const described = info.text("root").text("root").text("").u16(0).finish();
+
+  it("comes with its first bytes, which are asked for at once", async () => {
+    const { connection, agent, asked } = await scripted();
+    const opening = connection.files.read("/x");
+    const id = await asked(Request.Open);
+    // Nothing has been answered yet.
+    assert.equal(await asked(Request.Read), id);
+    agent.write(
+      Buffer.concat([frame(Reply.Info, id, described), frame(Reply.Output, id, Buffer.from("01234"))]),
+    );
+    const file = await opening;
+    const all = Buffer.concat(await Array.fromAsync(file.content({ length: 5 })));
+    const part = Buffer.concat(await Array.fromAsync(file.content({ offset: 2, length: 2 })));
+    assert.deepEqual([all.toString(), part.toString()], ["01234", "23"]);
+    await connection.close();
+  });
+
+  it("that is missing leaves its id to nobody until both answers have come", async () => {
+    const { connection, agent, asked } = await scripted();
+    const opening = connection.files.read("/x");
+    const id = await asked(Request.Open);
+    const missing = frame(
+      Reply.Error,
+      id,
+      new PayloadWriter().u8(Stage.File).text("ENOENT").text("").finish(),
+    );
+    agent.write(missing);
+    await assert.rejects(opening, { code: "not_found" });
+    assert.equal(await asked(Request.Release), id);
+    agent.write(Buffer.concat([missing, frame(Reply.Released, id)]));
+    const next = connection.files.read("/y");
+    agent.write(frame(Reply.Info, await asked(Request.Open), described));
+    await next;
+    await connection.close();
   });
 });
 
