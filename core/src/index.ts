@@ -97,6 +97,7 @@ export type { HeldName, Holding } from "./http/peers/holdings.js";
 export { type Arrival, type Gathered, type PeerFinder, Peers } from "./http/peers/peers.js";
 export { gatherAnswers, mergedPage } from "./http/peers/gather-answers.js";
 export type { Peer } from "./http/surfaces/peer.js";
+export { createdLike } from "./sandbox/life/created-like.js";
 export { type Placement, Placements } from "./sandbox/life/placements.js";
 export { type Reservation, type SharedRecord, SharedRecords } from "./sandbox/model/shared-records.js";
 export {
@@ -110,6 +111,7 @@ export { uuidOf } from "./kernel/uuid-of.js";
 export {
   type SharedTemplate,
   SharedTemplates,
+  type SnapshotLoan,
   type TemplateRecords,
 } from "./sandbox/model/shared-templates.js";
 export * from "./sandbox/contract/address-leases.js";

@@ -4,6 +4,8 @@ import { join } from "node:path";
 import {
   Clock,
   type CreateSandbox,
+  endUnlessClaimed,
+  messageOf,
   Placements,
   readJsonBody,
   definePlugin,
@@ -15,6 +17,7 @@ import {
   Sandboxes,
   SharedRecords,
   SharedTemplates,
+  Snapshots,
   Targets,
   TenantRecords,
 } from "@coppice/core";
@@ -31,6 +34,7 @@ import { OwnSandboxes } from "./records/own-sandboxes.js";
 import { z } from "zod";
 import { CORDONS } from "./placement/cordons.js";
 import { FleetPlacement } from "./placement/fleet-placement.js";
+import { arrival, Moves, type Moved } from "./placement/moves.js";
 import { askedOf, offer, ownOffer } from "./placement/offer.js";
 import { type clockAnswer, examineFleet } from "./observe/examine-fleet.js";
 import { fleetMetrics } from "./observe/fleet-metrics.js";
@@ -62,6 +66,7 @@ export const plugin = definePlugin({
     sandboxes: Sandboxes,
     sharedRecords: SharedRecords,
     sharedTemplates: SharedTemplates,
+    snapshots: Snapshots,
     targets: Targets,
     tenantRecords: TenantRecords,
   },
@@ -244,6 +249,35 @@ export const plugin = definePlugin({
     asked.post("/heard", async (ctx) => {
       const { kind, revision } = await readJsonBody(ctx.req, changeMade);
       await records.get(kind)?.heard(revision);
+      ctx.body = {};
+    });
+    const moves = new Moves({
+      sandboxes,
+      snapshots: services.snapshots,
+      templates: services.sharedTemplates,
+      placement,
+      ask: (name, path, question, signal) => router.named(name).ask(path, question, signal),
+      clock,
+      log,
+    });
+    const named = z.object({ id: z.string() });
+    asked.post("/moves", async (ctx) => {
+      const { id } = await readJsonBody(ctx.req, named);
+      ctx.body = await moves.move(id, requestOf(ctx).signal);
+    });
+    asked.post("/arrivals", async (ctx) => {
+      const request = requestOf(ctx);
+      try {
+        const made = await moves.arrive(await readJsonBody(ctx.req, arrival), request.signal);
+        endUnlessClaimed(sandboxes, [made], { request, response: ctx.res });
+        ctx.body = { id: made.record.id, server: node } satisfies Moved;
+      } catch (error) {
+        log.warn({ err: error }, "a sandbox of another server could not be made");
+        ctx.body = { refusal: messageOf(error) } satisfies Moved;
+      }
+    });
+    asked.post("/ends", async (ctx) => {
+      await sandboxes.kill((await readJsonBody(ctx.req, named)).id);
       ctx.body = {};
     });
     asked.post("/clock", (ctx) => {

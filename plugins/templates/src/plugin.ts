@@ -148,8 +148,16 @@ export function templatesPlugin(makeImaging: (services: BuilderServices) => Imag
       const { builder, pusher, sharing: transports } = makeImaging({ context, backends, clock });
       const pushing = { backends, snapshots, store, catalog, keeper, settings: config, clock, log };
       const pushes = new TemplatePushes({ pusher, ...pushing });
-      const sharing = transports && templateSharing({ shared: services.shared, transports, ...pushing });
+      const sharing =
+        transports &&
+        templateSharing({
+          shared: services.shared,
+          transports,
+          buildsInUse: () => sandboxes.list().flatMap(({ record }) => record.build?.id ?? []),
+          ...pushing,
+        });
       if (sharing !== undefined) {
+        services.shared.useLoan((snapshot, signal) => sharing.lend(snapshot, signal));
         context.onStart(() => sharing.start());
         context.onStop(() => sharing.stop());
       }

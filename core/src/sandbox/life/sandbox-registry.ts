@@ -116,7 +116,8 @@ export class SandboxRegistry implements Sandboxes {
     }
     const { record, template, backend, snapshot } = wanted;
     this.#admit(record);
-    const warm = snapshot === undefined ? this.#takeWarm(request, template, backend) : undefined;
+    const mayBeWarm = snapshot === undefined && remote === undefined;
+    const warm = mayBeWarm ? this.#takeWarm(request, template, backend) : undefined;
     if (warm !== undefined) {
       warm.warm({ ...record, id: warm.record.id, state: "running" }, warm.runtime);
       // Its template's probe succeeded when it became warm.

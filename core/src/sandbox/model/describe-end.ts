@@ -8,6 +8,7 @@ export const END_REASONS: Readonly<Record<EndReason, string>> = {
   "out of disk": "it used more disk than it may",
   "backend lost": "its backend lost it",
   "server lost": "its server was lost",
+  "moved": "its files went on in another sandbox, on another server",
   "shutdown": "its server was shut down",
 };
 

@@ -16,6 +16,7 @@ export type EndReason =
   | "out of disk"
   | "backend lost"
   | "server lost"
+  | "moved"
   | "shutdown";
 
 /** Identifies repeated requests for one creation. */

@@ -1,4 +1,6 @@
+import { SandboxError } from "../../kernel/errors.js";
 import { createToken } from "../../kernel/token.js";
+import type { SnapshotRecord } from "./snapshots.js";
 
 /** What one of several servers tells all of a template that it keeps. */
 export interface SharedTemplate {
@@ -24,22 +26,42 @@ export interface TemplateRecords {
   put(id: string, value: string | undefined, known: SharedTemplate | undefined): Promise<void>;
 }
 
+/** Lets the other servers make sandboxes of a snapshot, until it is disposed of. @throws SandboxError, the signal's reason */
+export type SnapshotLoan = (snapshot: SnapshotRecord, signal: AbortSignal) => Promise<AsyncDisposable>;
+
 /** Templates of several servers, where a plugin has such. */
 export interface SharedTemplates {
   /** Sets the records, once, when they can be read. */
   use(records: TemplateRecords): void;
   /** Undefined for a server that is alone, or has not read them yet. */
   readonly records: TemplateRecords | undefined;
+  /** Sets how snapshots are lent, once. */
+  useLoan(loan: SnapshotLoan): void;
+  readonly lend: SnapshotLoan;
 }
 
 export const SharedTemplates = createToken<SharedTemplates>("shared-templates");
 
 export class UsedSharedTemplates implements SharedTemplates {
   #records: TemplateRecords | undefined;
+  #loan: SnapshotLoan | undefined;
 
   use(records: TemplateRecords): void {
     if (this.#records !== undefined) throw new Error("another plugin has the templates of several servers");
     this.#records = records;
+  }
+
+  useLoan(loan: SnapshotLoan): void {
+    if (this.#loan !== undefined) throw new Error("another plugin lends the snapshots of this server");
+    this.#loan = loan;
+  }
+
+  async lend(snapshot: SnapshotRecord, signal: AbortSignal): Promise<AsyncDisposable> {
+    if (this.#loan !== undefined) return this.#loan(snapshot, signal);
+    throw new SandboxError(
+      "template_push_unsupported",
+      "its server has no registry for its files (templates.sharing)",
+    );
   }
 
   get records(): TemplateRecords | undefined {

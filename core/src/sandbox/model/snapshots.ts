@@ -68,6 +68,11 @@ export interface TenantSnapshots {
    * @throws SandboxError as `take`; a sandbox that cannot be made is an entry with its error.
    */
   fork(id: SandboxId, wanted: ForkRequest, signal?: AbortSignal): Promise<readonly Forked[]>;
+  /**
+   * Calls `use` with a temporary snapshot of a sandbox, which is removed afterwards.
+   * @throws SandboxError as `take`, or what `use` throws
+   */
+  lend<T>(id: SandboxId, use: (snapshot: SnapshotRecord) => Promise<T>): Promise<T>;
 }
 
 export const Snapshots = createToken<Snapshots>("snapshots");

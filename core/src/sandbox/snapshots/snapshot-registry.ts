@@ -2,12 +2,11 @@ import { SandboxError } from "../../kernel/errors.js";
 import type { SandboxId, SnapshotId } from "../contract/backend.js";
 import type { HeldSandbox } from "../backends/held-sandbox.js";
 import type { SandboxServices } from "../ledger/sandbox-services.js";
-import type { SandboxRecord } from "../model/live-sandbox.js";
 import { checkReadinessProbe } from "../model/readiness-probe.js";
+import { createdLike } from "../life/created-like.js";
 import { Reaper } from "../life/reaper.js";
 import { newId } from "../backends/sandbox-secrets.js";
 import type { SandboxRegistry } from "../life/sandbox-registry.js";
-import type { CreateSandbox } from "../life/sandboxes.js";
 import type { Forked, ForkRequest, SnapshotRecord, Snapshots, TenantSnapshots } from "../model/snapshots.js";
 import { parseTemplateName, parseTemplateReference } from "../templates/template-reference.js";
 import type { Templates } from "../templates/templates.js";
@@ -48,6 +47,7 @@ export class SnapshotRegistry implements Snapshots {
           isTemporary: false,
         }),
       fork: async (id, wanted, signal) => this.#fork(held(id), wanted, signal),
+      lend: async (id, use) => this.#lend(held(id), use),
       list: () => this.#ready(tenant).filter(({ isTemporary }) => !isTemporary),
       find: (reference) => this.#find(tenant, reference),
       remove: (id) => this.#remove(tenant, id),
@@ -117,18 +117,23 @@ export class SnapshotRegistry implements Snapshots {
   ): Promise<readonly Forked[]> {
     const { sandboxes, settings } = this.#options;
     if (wanted.readinessProbe !== undefined) checkReadinessProbe(wanted.readinessProbe, settings.readiness);
-    const snapshot = await this.#take(held, { name: undefined, isTemporary: true });
-    try {
+    return this.#lend(held, async ({ id: template }) => {
+      const like = { ...createdLike(held.record), ...wanted, template };
       const made = await Promise.allSettled(
-        Array.from({ length: count }, () =>
-          sandboxes.create({ ...createdLike(held.record), ...wanted, template: snapshot.id }, signal),
-        ),
+        Array.from({ length: count }, () => sandboxes.create(like, signal)),
       );
       return made.map((one) =>
         one.status === "fulfilled" ? { sandbox: one.value } : { error: one.reason as unknown },
       );
+    });
+  }
+
+  async #lend<T>(held: HeldSandbox, use: (snapshot: SnapshotRecord) => Promise<T>): Promise<T> {
+    const snapshot = await this.#take(held, { name: undefined, isTemporary: true });
+    try {
+      return await use(snapshot);
     } finally {
-      // The backend frees its data with the last fork.
+      // The backend frees its data with the last sandbox of it.
       await this.#discard(snapshot).catch(() => {});
     }
   }
@@ -239,26 +244,4 @@ export class SnapshotRegistry implements Snapshots {
       await ledger.removeSnapshot(removing.id);
     });
   }
-}
-
-/** A request for another sandbox with the creation options of this one, and new secrets. */
-function createdLike(record: SandboxRecord): Omit<CreateSandbox, "id"> {
-  return {
-    owner: record.owner,
-    template: record.template,
-    timeoutMs: record.timeoutMs,
-    onTimeout: record.onTimeout,
-    keepsMemory: record.keepsMemory,
-    autoResume: record.autoResume,
-    metadata: record.metadata,
-    environment: record.environment,
-    secure: record.accessToken !== undefined,
-    allowPublicTraffic: record.trafficAccessToken === undefined,
-    maskRequestHost: record.maskRequestHost,
-    limits: record.limits,
-    allowInternetAccess: record.allowInternetAccess,
-    egress: record.egress,
-    mounts: record.mounts,
-    backend: record.backend,
-  };
 }

@@ -15,6 +15,7 @@ export interface OpenSharingOptions {
     readonly pusher: Pick<ImagePusher, "target">;
     readonly puller: Pick<ImagePuller, "find">;
   };
+  readonly buildsInUse: () => Iterable<string>;
   readonly backends: Backends;
   readonly snapshots: Snapshots;
   readonly store: () => TemplatesStore;

@@ -17,6 +17,8 @@ const build = z.object({
 const record = z.object({
   /** Of the data directory that has it: a server whose directory is another one has it no longer. */
   store: z.string(),
+  /** For a snapshot that is lent: the template of its sandbox. */
+  snapshotOf: z.string().optional(),
   owner: z.string(),
   namespace: z.string(),
   alias: z.string(),

@@ -1,3 +1,4 @@
+import { randomUUID } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
 import {
   type Clock,
@@ -5,10 +6,13 @@ import {
   SandboxError,
   type SharedTemplate,
   type SharedTemplates,
+  type SnapshotRecord,
   type TemplateFacts,
   type TemplateReference,
 } from "@coppice/core";
+import { namespaceOf } from "../catalog/namespace-of.js";
 import { factsOf } from "../catalog/built-templates.js";
+import { LEAST_MEMORY_MIB } from "../model/build-record.js";
 import type { RegistryCredentials } from "../model/registry-credentials.js";
 import { SERVER, type TemplateRecord } from "../model/template-record.js";
 import type { TemplatePushes } from "../queue/template-pushes.js";
@@ -26,6 +30,8 @@ export interface TemplateSharingOptions {
   readonly registry: string;
   readonly credentials: RegistryCredentials | undefined;
   readonly intervalMs: number;
+  /** Those that sandboxes of this server were made of. */
+  readonly buildsInUse: () => Iterable<string>;
   readonly store: () => TemplatesStore;
   readonly keeper: Pick<ImageKeeper, "sweep">;
   readonly clock: Clock;
@@ -48,6 +54,8 @@ export class TemplateSharing {
   readonly #stopping = new AbortController();
   #running: Promise<void> = Promise.resolve();
   #disarm = (): void => {};
+  /** Ids of snapshots. */
+  readonly #lent = new Set<string>();
 
   constructor(options: TemplateSharingOptions) {
     this.#options = options;
@@ -81,7 +89,7 @@ export class TemplateSharing {
     };
     const { backend, limits } = build;
     const facts = factsOf(
-      { ...template, id },
+      { ...template, id: template.snapshotOf ?? id },
       { id: buildId, backend, limits: { ...limits, diskMiB: limits.diskMiB }, result },
     );
     const fetch = async (signal?: AbortSignal): Promise<void> => {
@@ -137,6 +145,41 @@ export class TemplateSharing {
     if (known?.value !== undefined) await records?.put(templateId, undefined, known);
   }
 
+  /** Lets the other servers make sandboxes of a snapshot, until it is disposed of. @throws SandboxError */
+  async lend(snapshot: SnapshotRecord, signal: AbortSignal): Promise<AsyncDisposable> {
+    const { shared, pushes, registry, credentials } = this.#options;
+    const { id, owner, template, backend, build, limits: own } = snapshot;
+    const reference = `${registry}/${id}:snapshot`;
+    const push = pushes.prepare({
+      tenant: owner,
+      source: { snapshot: id },
+      target: { reference, credentials },
+    });
+    const digest = await push.run(() => {}, AbortSignal.any([signal, this.#stopping.signal]));
+    const buildId = randomUUID();
+    const { cpuCount = 1, memoryMiB = LEAST_MEMORY_MIB, diskMiB } = { ...build?.limits, ...own };
+    const value = sharedText({
+      store: this.#storeId(),
+      snapshotOf: template,
+      owner,
+      namespace: namespaceOf(owner),
+      alias: id,
+      isPublic: false,
+      createdAtMs: snapshot.takenAtMs,
+      tags: { default: buildId },
+      builds: { [buildId]: { digest, backend, limits: { cpuCount, memoryMiB, diskMiB } } },
+    });
+    this.#lent.add(id);
+    await shared.records?.put(id, value, undefined);
+    return {
+      [Symbol.asyncDispose]: async () => {
+        this.#lent.delete(id);
+        // Where it fails, the next look removes it.
+        await this.removed(id).catch(() => {});
+      },
+    };
+  }
+
   /** Shares what is new soon, without waiting for it. */
   soon(): void {
     this.#arm(0);
@@ -175,7 +218,8 @@ export class TemplateSharing {
     for (const [id, known, record] of this.#catalog.records())
       if (store().templates.find(id) === undefined && known.keeper !== "other")
         await attempt(id, () => this.#takeOver(id, known, record));
-    const needed = new Set<string>();
+    // A snapshot of a sandbox takes its image, too.
+    const needed = new Set(this.#options.buildsInUse());
     for (const [, , { builds }] of this.#catalog.records())
       for (const id of Object.keys(builds)) needed.add(id);
     copies.retain(needed);
@@ -243,7 +287,10 @@ export class TemplateSharing {
   /** Keeps a template from now on whose server is gone, or had another data directory. */
   async #takeOver(id: string, known: SharedTemplate, record: SharedRecord): Promise<void> {
     const { shared, store, clock, log } = this.#options;
-    if (known.keeper === "self" && record.store === this.#storeId()) {
+    if (this.#lent.has(id)) return;
+    // Lent by a server that has ended, or an earlier one here.
+    const isLeft = record.snapshotOf !== undefined;
+    if (isLeft || (known.keeper === "self" && record.store === this.#storeId())) {
       // Removed by a verb, which does not speak to the others.
       await shared.records?.put(id, undefined, known);
       return;

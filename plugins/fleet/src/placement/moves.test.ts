@@ -1,0 +1,93 @@
+import assert from "node:assert/strict";
+import { describe, it } from "node:test";
+import { SandboxError, type SnapshotRecord } from "@coppice/core";
+import { Moves, type MovesOptions } from "./moves.js";
+
+const ID = "old";
+
+/** A server with one sandbox, and another one that answers as told. */
+function world({
+  state = "running",
+  during = (): void => {},
+  answer = { id: "new", server: "b" },
+}: {
+  readonly state?: string;
+  readonly during?: (sandbox: { state: string }) => void;
+  readonly answer?: object;
+} = {}) {
+  const done: string[] = [];
+  const record = { id: ID, owner: "me", state, mounts: [], endsAtMs: 50_000 };
+  let isThere = true;
+  const note = async (what: string, next?: string): Promise<void> => {
+    done.push(what);
+    if (next !== undefined) record.state = next;
+  };
+  const options = {
+    clock: { now: () => 0 },
+    log: { info: () => {}, warn: () => {} },
+    sandboxes: {
+      get: () => ({ record }),
+      find: () => (isThere ? { record } : undefined),
+      pause: () => note("pause", "paused"),
+      resume: (_id: string, leftMs: number) => note(`resume ${leftMs}`, "running"),
+      kill: async (id: string, reason: string) => {
+        isThere = false;
+        await note(`kill ${id} ${reason}`);
+      },
+    },
+    snapshots: {
+      of: () => ({
+        lend: async (_id: string, use: (snapshot: SnapshotRecord) => Promise<unknown>) =>
+          use({ id: "snapshot" } as SnapshotRecord),
+      }),
+    },
+    templates: {
+      lend: async () => {
+        done.push("lend");
+        return { [Symbol.asyncDispose]: () => note("take back") };
+      },
+    },
+    placement: { choose: async () => "b" },
+    ask: async (server: string, path: string) => {
+      done.push(`${path} ${server}`);
+      if (path === "/arrivals") during(record);
+      return answer;
+    },
+  };
+  return { moves: new Moves(options as unknown as MovesOptions), done };
+}
+
+const move = async (options: Parameters<typeof world>[0]) => {
+  const { moves, done } = world(options);
+  return { moved: await moves.move(ID, new AbortController().signal), done };
+};
+
+describe("the move of a sandbox", () => {
+  it("stops it first, and ends it once the other server has its own", async () => {
+    const { moved, done } = await move({});
+    assert.deepEqual(moved, { id: "new", server: "b" });
+    assert.deepEqual(done, ["pause", "lend", "/arrivals b", "take back", "kill old moved"]);
+  });
+
+  it("is undone when a client resumed it meanwhile: what it wrote since would be lost", async () => {
+    const { moved, done } = await move({ during: (sandbox) => (sandbox.state = "running") });
+    assert.match(JSON.stringify(moved), /refusal.*was resumed/);
+    assert.deepEqual(done, ["pause", "lend", "/arrivals b", "take back", "/ends b"]);
+  });
+
+  it("leaves it running, with the rest of its life, when the other server refuses or is lost", async () => {
+    const fail = (): never => {
+      throw new SandboxError("fleet_unavailable", "it is gone");
+    };
+    for (const options of [{ answer: { refusal: "no room" } }, { during: fail }]) {
+      const { moved, done } = await move(options);
+      assert.match(JSON.stringify(moved), /refusal.*(no room|it is gone)/);
+      assert.equal(done.at(-1), "resume 50000");
+    }
+  });
+
+  it("leaves a paused one paused", async () => {
+    const { done } = await move({ state: "paused", answer: { refusal: "no room" } });
+    assert.deepEqual(done, ["lend", "/arrivals b", "take back"]);
+  });
+});

@@ -1,0 +1,136 @@
+import { setTimeout as sleep } from "node:timers/promises";
+import {
+  type Clock,
+  createdLike,
+  type CreateSandbox,
+  type Logger,
+  messageOf,
+  SandboxError,
+  type Sandboxes,
+  type SharedTemplates,
+  type Snapshots,
+} from "@coppice/core";
+import { z } from "zod";
+import type { FleetPlacement } from "./fleet-placement.js";
+
+/** A sandbox for another server, as this one asks for it. */
+export const arrival = z.object({
+  request: z
+    .looseObject({ template: z.string(), owner: z.string() })
+    .transform((request) => request as unknown as CreateSandbox),
+  /** Of its life; absent for one without an end, and for a paused one. */
+  leftMs: z.number().optional(),
+  isPaused: z.boolean(),
+});
+
+export const moveAnswer = z.union([
+  z.object({ id: z.string(), server: z.string() }),
+  z.object({ refusal: z.string() }),
+]);
+export type Moved = z.infer<typeof moveAnswer>;
+
+/** Metadata of a sandbox with the id of the one whose files it has. */
+export const MOVED_FROM = "coppice.movedFrom";
+
+export interface MovesOptions {
+  readonly sandboxes: Pick<Sandboxes, "create" | "get" | "find" | "pause" | "resume" | "kill" | "setTimeout">;
+  readonly snapshots: Snapshots;
+  readonly templates: Pick<SharedTemplates, "lend">;
+  readonly placement: Pick<FleetPlacement, "choose">;
+  readonly ask: (server: string, path: string, question: unknown, signal: AbortSignal) => Promise<unknown>;
+  readonly clock: Clock;
+  readonly log: Pick<Logger, "info" | "warn">;
+}
+
+/** Until the others' watches have told them of the snapshot. */
+const PATIENCE_MS = 5000;
+const PAUSE_MS = 200;
+/** A sandbox that was made in vain has to be ended although its request was given up. */
+const UNDO_MS = 10_000;
+
+/** Moves sandboxes to other servers: their files go on in new ones. */
+export class Moves {
+  readonly #options: MovesOptions;
+
+  constructor(options: MovesOptions) {
+    this.#options = options;
+  }
+
+  /**
+   * Makes a sandbox with the files and the options of one of this server at another one, and ends it here. When it fails the
+   * sandbox goes on here as before.
+   */
+  async move(id: string, signal: AbortSignal): Promise<Moved> {
+    try {
+      const moved = await this.#move(id, signal);
+      this.#options.log.info({ sandbox: id, as: moved.id, node: moved.server }, "a sandbox was moved");
+      return moved;
+    } catch (error) {
+      this.#options.log.warn({ sandbox: id, err: error }, "a sandbox was not moved");
+      return { refusal: messageOf(error) };
+    }
+  }
+
+  /** Makes a sandbox that another server gives up. @throws SandboxError */
+  async arrive({ request, leftMs, isPaused }: z.infer<typeof arrival>, signal: AbortSignal) {
+    const { sandboxes } = this.#options;
+    const sandbox = await sandboxes.create(request, signal);
+    const { id } = sandbox.record;
+    try {
+      if (leftMs !== undefined) await sandboxes.setTimeout(id, leftMs);
+      if (isPaused) await sandboxes.pause(id, { keepsMemory: false });
+    } catch (error) {
+      await sandboxes.kill(id);
+      throw error;
+    }
+    return sandbox;
+  }
+
+  async #move(id: string, signal: AbortSignal): Promise<{ readonly id: string; readonly server: string }> {
+    const { sandboxes, snapshots, templates, ask, clock } = this.#options;
+    const { record } = sandboxes.get(id);
+    const { owner, state, mounts, endsAtMs } = record;
+    if (mounts.length > 0)
+      throw new SandboxError("sandbox_state_conflict", "it has volumes, which are of this server");
+    const wasRunning = state === "running";
+    const leftMs = wasRunning && endsAtMs !== undefined ? endsAtMs - clock.now() : undefined;
+    // What a program writes after the snapshot would be lost.
+    if (wasRunning) await sandboxes.pause(id);
+    try {
+      const moved = await snapshots.of(owner).lend(id, async (snapshot) => {
+        await using _lent = await templates.lend(snapshot, signal);
+        const metadata = { ...record.metadata, [MOVED_FROM]: id };
+        const request = { ...createdLike(record), template: snapshot.id, metadata };
+        return await this.#createElsewhere({ request, leftMs, isPaused: !wasRunning }, signal);
+      });
+      if (sandboxes.find(id)?.record.state !== "paused") {
+        await ask(moved.server, "/ends", { id: moved.id }, AbortSignal.timeout(UNDO_MS));
+        throw new SandboxError(
+          "sandbox_state_conflict",
+          "it was resumed, or ended, while it was being moved",
+        );
+      }
+      await sandboxes.kill(id, "moved");
+      return moved;
+    } catch (error) {
+      if (wasRunning && sandboxes.find(id)?.record.state === "paused") await sandboxes.resume(id, leftMs);
+      throw error;
+    }
+  }
+
+  async #createElsewhere(wanted: z.infer<typeof arrival>, signal: AbortSignal) {
+    const { placement, ask, clock } = this.#options;
+    const untilMs = clock.now() + PATIENCE_MS;
+    for (;;) {
+      const server = await placement.choose(wanted.request, signal);
+      if (server !== undefined) {
+        const answer = moveAnswer.parse(await ask(server, "/arrivals", wanted, signal));
+        if ("id" in answer) return answer;
+        throw new SandboxError("fleet_unavailable", `server '${server}' refuses it: ${answer.refusal}`);
+      }
+      if (clock.now() > untilMs)
+        throw new SandboxError("fleet_unavailable", "no other server can have it: by room, backend or quota");
+      await sleep(PAUSE_MS, undefined, { signal });
+    }
+  }
+}
