@@ -1,4 +1,11 @@
-import { abortAfter, type Clock, type Logger, parseTemplateReference, SandboxError } from "@coppice/core";
+import {
+  abortAfter,
+  type Clock,
+  type Logger,
+  parseTemplateReference,
+  SandboxError,
+  type TemplateReference,
+} from "@coppice/core";
 import { Semaphore } from "@coppice/core/backend";
 import type { Catalog } from "../catalog/catalog.js";
 import { BuildFailure } from "../model/build-failure.js";
@@ -6,7 +13,7 @@ import type { BuildLimits, BuildReason, BuildRecord } from "../model/build-recor
 import type { BuildLog } from "../model/build-log.js";
 import type { BuildRequest } from "../model/build-request.js";
 import type { BuildResult } from "../model/build-context.js";
-import type { Builder } from "../model/builder.js";
+import type { Builder, SourceBuild } from "../model/builder.js";
 import type { Transfer } from "../model/transfer.js";
 import type { ImageKeeper } from "../store/image-keeper.js";
 import type { TemplatesStore } from "../store/templates-store.js";
@@ -16,8 +23,10 @@ import { BuildLogWriter } from "./build-log-writer.js";
 import { restoredLimits } from "./restored-limits.js";
 import type { TemplatesMetrics } from "./templates-metrics.js";
 
-/** The other servers, which are told of builds. */
-export interface BuildAudience {
+/** The other servers, which are told of builds, and have templates that these start from. */
+export interface OtherServers {
+  /** Fetches a template that another server keeps, for a tenant. @throws SandboxError, the signal's reason */
+  source(reference: TemplateReference, tenant: string, signal: AbortSignal): Promise<SourceBuild | undefined>;
   /** Called before a build is seen to be ready. @throws Error, which fails the build */
   announce(templateId: string, buildId: string): Promise<void>;
   /** Called after its end. */
@@ -31,7 +40,7 @@ export interface BuildQueueOptions {
   readonly uploads: Uploads;
   readonly keeper: ImageKeeper;
   /** Undefined without a registry for the fleet. */
-  readonly sharing: BuildAudience | undefined;
+  readonly sharing: OtherServers | undefined;
   readonly settings: TemplatesConfig;
   readonly metrics: TemplatesMetrics;
   readonly clock: Clock;
@@ -166,6 +175,7 @@ export class BuildQueue {
     const { builder, catalog, keeper, uploads } = this.#options;
     const { tenant, backend } = request;
     using layers = keeper.layersOf(tenant, backend);
+    const fetched = await this.#fetched(request, signal);
     const result = await builder.build(request, {
       signal,
       log(entry) {
@@ -178,7 +188,7 @@ export class BuildQueue {
         if (running !== undefined) running.transfer = transfer;
       },
       findTemplate: (reference) => {
-        const source = catalog.source(parseTemplateReference(reference), tenant);
+        const source = fetched ?? catalog.source(parseTemplateReference(reference), tenant);
         layers.hold(source.image);
         return source;
       },
@@ -192,6 +202,16 @@ export class BuildQueue {
     log.close();
     // While the image is still held.
     return this.#finish(request, result, limits);
+  }
+
+  /** The build that it starts from, if another server keeps the template. */
+  async #fetched({ base, tenant }: BuildRequest, signal: AbortSignal): Promise<SourceBuild | undefined> {
+    const { catalog, sharing } = this.#options;
+    if (base.kind !== "template") return undefined;
+    const reference = parseTemplateReference(base.reference);
+    const own = catalog.find(reference.name, tenant);
+    const isOwn = own !== undefined && catalog.tagged(own, reference.tag) !== undefined;
+    return isOwn ? undefined : sharing?.source(reference, tenant, signal);
   }
 
   #finish(

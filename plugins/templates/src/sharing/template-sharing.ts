@@ -13,8 +13,10 @@ import {
 import { namespaceOf } from "../catalog/namespace-of.js";
 import { factsOf } from "../catalog/built-templates.js";
 import { LEAST_MEMORY_MIB } from "../model/build-record.js";
+import type { SourceBuild } from "../model/builder.js";
 import type { RegistryCredentials } from "../model/registry-credentials.js";
 import { SERVER, type TemplateRecord } from "../model/template-record.js";
+import type { OtherServers } from "../queue/build-queue.js";
 import type { TemplatePushes } from "../queue/template-pushes.js";
 import type { ImageKeeper } from "../store/image-keeper.js";
 import type { TemplatesStore } from "../store/templates-store.js";
@@ -48,7 +50,7 @@ const FIRST_MS = 500;
  * Shares templates with the other servers of a fleet: the server that keeps one pushes its builds and tells their digests;
  * each other one finds them, and fetches what it makes sandboxes of.
  */
-export class TemplateSharing {
+export class TemplateSharing implements OtherServers {
   readonly #options: TemplateSharingOptions;
   readonly #catalog: SharedCatalog;
   readonly #stopping = new AbortController();
@@ -100,6 +102,18 @@ export class TemplateSharing {
       await untilAborted(copies.fetch(now), signal);
     };
     return { ...facts, remote: { isHere: copy !== undefined, fetch } };
+  }
+
+  async source(
+    reference: TemplateReference,
+    tenant: string,
+    signal: AbortSignal,
+  ): Promise<SourceBuild | undefined> {
+    const facts = this.find(reference, tenant);
+    await facts?.remote?.fetch(signal);
+    const found = facts && this.#catalog.find(reference, tenant);
+    const copy = found && this.#options.copies.find(found.buildId);
+    return found && copy && { backend: found.build.backend, ...copy.result };
   }
 
   /** Notes that a sandbox was made of a copy. */

@@ -164,6 +164,21 @@ describe("templates that servers of a fleet share by a registry", { skip, timeou
     await only(undefined);
   });
 
+  it("a build starts from a template of another server", async () => {
+    const { templateId } = await build("below", "parent");
+    await untilPushed(templateId, 1);
+    pointSdkAt(urlOf(2));
+    const made = await Template.build(Template().fromTemplate("parent").runCmd("cp version above"), "child");
+    assert.match(await entryOf(made.templateId), /^$|"node":"node2"/);
+    await only(2);
+    assert.equal(await versionOf("child", 0), "below");
+    await assert.rejects(
+      Template.build(Template().fromTemplate("parent:missing"), "orphan"),
+      /tag 'missing' does not exist/,
+    );
+    await only(undefined);
+  });
+
   it("for other tenants it exists as long as it is public, and its image never does", async () => {
     const [, key = ""] = strangers;
     const { templateId } = await build("private", "secret");
