@@ -2,31 +2,25 @@ import assert from "node:assert/strict";
 import { join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import { after, before, describe, it } from "node:test";
-import { type DockerRegistry, openDockerRegistry, WITHOUT_SMALL_ROOT } from "@coppice/core/testing";
-import { type Cluster, reasonWithoutEtcd, startEtcd } from "@coppice/plugin-fleet/testing";
+import { WITHOUT_SMALL_ROOT } from "@coppice/core/testing";
+import { reasonWithoutEtcd } from "@coppice/plugin-fleet/testing";
 import { Sandbox, Template } from "e2b";
 import { eventually } from "../../harness/host/eventually.js";
 import { API_KEY } from "../../harness/server/api-key.js";
 import { startCoppice } from "../../harness/server/coppice-command.js";
-import { makeFleetInstallations } from "../../harness/server/fleet-installations.js";
-import { type ImageHub, openImageHub } from "../../harness/server/image-hub.js";
 import { missingForNamespaces } from "../../harness/server/on-each-backend.js";
 import { pointSdkAt } from "../../harness/server/point-sdk-at.js";
-import { type Installation, ServerProcess } from "../../harness/server/server-process.js";
+import { SharingServers } from "../../harness/server/sharing-servers.js";
 
 const skip = reasonWithoutEtcd() || missingForNamespaces() || WITHOUT_SMALL_ROOT;
 
 describe("the templates of a server that is killed, and comes back", { skip, timeout: 280_000 }, () => {
-  let etcd: Cluster;
-  let hub: ImageHub;
-  let registry: DockerRegistry;
-  let installations: readonly Installation[] = [];
-  const servers: ServerProcess[] = [];
+  let servers: SharingServers;
 
-  const at = (index: number): void => pointSdkAt(servers[index]?.url ?? "");
-  const fileOf = (index: number): string => installations[index]?.configFile ?? "";
+  const at = (index: number): void => pointSdkAt(servers.url(index));
+  const fileOf = (index: number): string => servers.configFile(index);
   const call = async (index: number, path: string, method = "GET") =>
-    fetch((servers[index]?.url ?? "") + path, { method, headers: { "x-api-key": API_KEY } });
+    fetch(servers.url(index) + path, { method, headers: { "x-api-key": API_KEY } });
   const build = (version: string, name: string) =>
     Template.build(Template().fromImage("small").runCmd(`echo ${version} > version`), name);
   const versionAt = async (index: number, name: string): Promise<string> => {
@@ -42,54 +36,21 @@ describe("the templates of a server that is killed, and comes back", { skip, tim
       await startCoppice(["fleet", "uncordon", fileOf(index), other]).end;
     }
   };
-  const entryOf = async (id: string): Promise<string> => {
-    const key = Buffer.from(`/coppice/templates/${id}`).toString("base64");
-    const answer = await fetch(`${etcd.endpoints[0]}/v3/kv/range`, {
-      method: "POST",
-      body: JSON.stringify({ key }),
-    });
-    const { kvs = [] } = (await answer.json()) as { readonly kvs?: readonly { readonly value: string }[] };
-    return Buffer.from(kvs[0]?.value ?? "", "base64").toString();
-  };
+  const entryOf = async (id: string): Promise<string> => (await servers.values(`templates/${id}`))[0] ?? "";
   const listed = async (index: number): Promise<readonly string[]> => {
     const all = (await (await call(index, "/templates")).json()) as readonly { templateID: string }[];
     return all.map(({ templateID }) => templateID).filter((id) => /^[a-z0-9]{20}$/.test(id));
   };
 
   const copiesAt = (index: number): unknown => {
-    const directory = installations[index]?.directory ?? "";
-    using store = new DatabaseSync(join(directory, "data/templates/templates.sqlite"));
+    using store = new DatabaseSync(join(servers.dataDirectory(index), "templates/templates.sqlite"));
     return store.prepare("SELECT count(*) AS count FROM copy").get()?.["count"];
   };
 
   before(async () => {
-    hub = await openImageHub(["library/small:latest"]);
-    registry = await openDockerRegistry();
-    etcd = await startEtcd();
-    const registries = hub.registries as { readonly insecure: readonly string[] };
-    installations = await makeFleetInstallations({
-      count: 2,
-      fleet: { etcd: { endpoints: etcd.endpoints }, lease: "4s" },
-      config: { sandboxes: { defaultBackend: "linux-namespaces" } },
-      plugins: (directory) => ({
-        "jupyter": undefined,
-        "local-process": undefined,
-        "linux-namespaces": { directory: join(directory, "namespaces") },
-        "templates": {
-          registries: { ...registries, insecure: [...registries.insecure, registry.address] },
-          sharing: { registry: `${registry.address}/fleet`, interval: "500ms" },
-        },
-      }),
-    });
-    for (const { configFile } of installations) servers.push(await ServerProcess.start(configFile));
+    servers = await SharingServers.start();
   });
-  after(async () => {
-    for (const server of servers) await server.stop();
-    for (const installation of installations) await installation.remove();
-    await etcd[Symbol.asyncDispose]();
-    await registry[Symbol.asyncDispose]();
-    await hub[Symbol.asyncDispose]();
-  });
+  after(() => servers[Symbol.asyncDispose]());
 
   it("are the other one's, which changes and deletes them; the killed one has copies when it is back", async () => {
     at(0);
@@ -98,9 +59,7 @@ describe("the templates of a server that is killed, and comes back", { skip, tim
     const deleted = await build("deleted", "deleted");
     const all = [kept, untouched, deleted].map(({ templateId }) => templateId);
     for (const id of all) await eventually("its digest", async () => (await entryOf(id)).includes("sha256:"));
-    const [first] = servers;
-    first?.signal("SIGKILL");
-    await first?.ended;
+    await servers.kill(0);
     for (const id of all)
       await eventually(
         "the other keeps it",
@@ -112,7 +71,7 @@ describe("the templates of a server that is killed, and comes back", { skip, tim
     await build("two", "kept");
     assert.equal((await call(1, "/templates/deleted", "DELETE")).status, 204);
 
-    servers[0] = await ServerProcess.start(fileOf(0));
+    await servers.restart(0);
     await eventually("it has given them up", async () => {
       const { stdout } = await startCoppice(["template", "list", fileOf(0), "--json"]).end;
       return !all.some((id) => stdout.toString().includes(id));
@@ -136,7 +95,7 @@ describe("the templates of a server that is killed, and comes back", { skip, tim
     // Of the template that is left, the server that keeps it has no copy.
     for (const [index, count] of [1, 0].entries())
       await eventually("the copies that are needed", () => copiesAt(index) === count);
-    for (const server of servers.splice(0)) await server.stop();
+    await servers.stop();
     for (const index of [0, 1]) {
       const checked = await startCoppice(["template", "fsck", fileOf(index)]).end;
       assert.equal(checked.stdout.toString(), "0 lost, 0 not needed, 0 unknown\n", checked.stderr);
