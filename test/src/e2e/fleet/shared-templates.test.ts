@@ -79,6 +79,23 @@ describe("templates that servers of a fleet share by a registry", { skip, timeou
   const untilPushed = (id: string, builds: number) =>
     eventually(`${builds} digests`, async () => (await entryOf(id)).split("sha256:").length === builds + 1);
 
+  /** Why a build of a tenant fails. */
+  const failureOf = async (body: object, key: string): Promise<string> => {
+    const asked = await call(1, "/v3/templates", { method: "POST", key, body: { name: "stolen" } });
+    const { templateID: id, buildID } = (await asked.json()) as Record<string, string>;
+    await call(1, `/v2/templates/${id}/builds/${buildID}`, { method: "POST", key, body });
+    let failure: string | undefined;
+    await eventually("the build's end", async () => {
+      const answer = await call(1, `/templates/${id}/builds/${buildID}/status`, { key });
+      const { status, reason } = (await answer.json()) as {
+        readonly status: string;
+        readonly reason?: { readonly message: string };
+      };
+      failure = status === "error" ? (reason?.message ?? "") : undefined;
+      return failure !== undefined;
+    });
+    return failure ?? "";
+  };
   /** Changes the layer of a template's image in the registry. */
   const tamper = async (id: string): Promise<void> => {
     const root = join(registry.directory, "storage/docker/registry/v2");
@@ -213,23 +230,15 @@ describe("templates that servers of a fleet share by a registry", { skip, timeou
     const builds = [...(await entryOf(templateId)).matchAll(/sha256:[0-9a-f]{64}/g)].map(
       ([digest]) => digest,
     );
-    const image = `${registry.address}/fleet/${templateId}@${builds[0]}`;
-    const asked = await call(1, "/v3/templates", { method: "POST", key, body: { name: "stolen" } });
-    const { templateID: id, buildID } = (await asked.json()) as {
-      readonly templateID: string;
-      readonly buildID: string;
-    };
-    const body = { fromImage: image, steps: [] };
-    await call(1, `/v2/templates/${id}/builds/${buildID}`, { method: "POST", key, body });
-    await eventually("the build's end", async () => {
-      const answer = await call(1, `/templates/${id}/builds/${buildID}/status`, { key });
-      const { status, reason } = (await answer.json()) as {
-        readonly status: string;
-        readonly reason?: { readonly message: string };
-      };
-      if (status === "error") assert.match(reason?.message ?? "", /is for the servers of this fleet/);
-      return status === "error";
-    });
+    const port = registry.address.split(":")[1];
+    for (const [address, refusal] of [
+      [registry.address, /is for the servers of this fleet/],
+      // By another name it is a private address, which clients' builds do not reach.
+      [`localhost:${port}`, /has no public address/],
+    ] as const) {
+      const fromImage = `${address}/fleet/${templateId}@${builds[0]}`;
+      assert.match(await failureOf({ fromImage, steps: [] }, key), refusal);
+    }
     const push = { template: "secret", image: `${registry.address}/fleet/other:tag` };
     const pushed = await call(0, "/templates/push", { method: "POST", body: push });
     assert.match(await pushed.text(), /is for the servers of this fleet/);
