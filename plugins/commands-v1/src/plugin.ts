@@ -72,7 +72,7 @@ export const plugin = definePlugin({
     mountSandboxes(router, { capacities: new Capacities(), ...shared });
     mountCommands(router, shared);
     mountLogs(router, { answerLog, ...shared });
-    mountRuns(router, { runs, answerLog, config });
+    mountRuns(router, { runs, answerLog, ...shared });
     mountArchives(router, { spool, ...shared });
 
     const sessions = sessionUpgrade({ terminals, growth, ...shared });

@@ -1,5 +1,5 @@
 import { join } from "node:path";
-import { Clock, Sandboxes, definePlugin } from "@coppice/core";
+import { Clock, Peers, Sandboxes, definePlugin } from "@coppice/core";
 import { commandMetrics } from "./table/command-metrics.js";
 import { commandsConfig } from "./commands-config.js";
 import { Commands } from "./contract/commands.js";
@@ -16,10 +16,10 @@ import { mountSandboxLogs } from "./http/sandbox-logs-routes.js";
 export const plugin = definePlugin({
   name: "commands",
   config: commandsConfig,
-  requires: { clock: Clock, sandboxes: Sandboxes },
+  requires: { clock: Clock, peers: Peers, sandboxes: Sandboxes },
   provides: [Commands],
 
-  setup(plugin, { clock, sandboxes }) {
+  setup(plugin, { clock, peers, sandboxes }) {
     const { config, log } = plugin;
     const logs: OutputLogs = new OutputLogs({
       config: config.log,
@@ -45,6 +45,7 @@ export const plugin = definePlugin({
     mountLogs(plugin.http("envd"), { commands, config: config.log });
     mountSandboxLogs(plugin.http("api", { errors: "e2b" }), {
       commands,
+      peers,
       sandboxes,
       longestLine: config.maxLineSize,
       largestAnswer: config.log.maxPage,

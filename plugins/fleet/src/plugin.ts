@@ -244,7 +244,7 @@ export const plugin = definePlugin({
       ctx.body = {};
     });
     context.http(config.listener).post("/holdings", async (ctx) => {
-      ctx.body = { isHere: peers.has(await readJsonBody(ctx.req, heldName)) };
+      ctx.body = { isHere: await peers.has(await readJsonBody(ctx.req, heldName)) };
     });
     asked.post("/heard", async (ctx) => {
       const { kind, revision } = await readJsonBody(ctx.req, changeMade);

@@ -10,7 +10,7 @@ export interface HeldName {
   readonly tenant: string;
 }
 
-/** A kind of things, other than sandboxes, of which each server has its own: templates, volumes. */
+/** A kind of things of which each server has its own, and whose names tell no server: templates, volumes. */
 export interface Holding {
   readonly kind: string;
   /** The surface whose routes name them. */
@@ -18,7 +18,7 @@ export interface Holding {
   /** The reference in a path, as it is there; undefined for other paths. */
   inPath(pathname: string): string | undefined;
   /** True when this server has it, and the tenant may know. Also for a reference that is none: it is refused here. */
-  has(reference: string, tenant: string): boolean;
+  has(reference: string, tenant: string): boolean | Promise<boolean>;
 }
 
 /** A request for what another server has: it is passed on. */
@@ -39,8 +39,10 @@ export class Holdings {
     this.#all.push(holding);
   }
 
-  has({ kind, reference, tenant }: HeldName): boolean {
-    return this.#all.some((holding) => holding.kind === kind && holding.has(reference, tenant));
+  async has({ kind, reference, tenant }: HeldName): Promise<boolean> {
+    for (const holding of this.#all)
+      if (holding.kind === kind && (await holding.has(reference, tenant))) return true;
+    return false;
   }
 
   /** What the path of a request names. */

@@ -63,7 +63,7 @@ export interface Peers {
   /** Adds a kind of things that requests name: those for another server's are passed on to it. */
   hold(holding: Holding): void;
   /** True when this server has something. */
-  has(held: HeldName): boolean;
+  has(held: HeldName): Promise<boolean>;
   /**
    * Returns unless another server has what the body of a request names.
    * @throws HeldElsewhere, which is for the surface; SandboxError while that cannot be told.
@@ -121,16 +121,24 @@ export class KnownPeers implements Peers {
     this.#holdings.add(holding);
   }
 
-  has(held: HeldName): boolean {
+  has(held: HeldName): Promise<boolean> {
     return this.#holdings.has(held);
   }
 
-  /** The server that has what the path of a request names; undefined when this one has it, or none. @throws SandboxError */
-  async holderOf(request: SurfaceRequest): Promise<Peer | undefined> {
-    if (this.#finder === undefined || request.isPassedOn) return undefined;
+  /**
+   * The server that has what the path of a request names; undefined when this one has it, or none.
+   * @param sandboxId what may be one in the path. No sandbox of this server has it.
+   * @throws SandboxError
+   */
+  async holderOf(request: SurfaceRequest, sandboxId: SandboxId | undefined): Promise<Peer | undefined> {
+    const finder = this.#finder;
+    if (finder === undefined || request.isPassedOn) return undefined;
     const held = this.#holdings.namedBy(request);
-    const server = held && (await this.#holder(held, request));
-    return server === undefined ? undefined : this.#finder.named(server);
+    if (held !== undefined && (await this.has(held))) return undefined;
+    const owner = sandboxId === undefined ? undefined : await finder.find(sandboxId);
+    if (owner !== undefined || held === undefined) return owner;
+    const server = await finder.holderOf(held, request.signal);
+    return server === undefined ? undefined : finder.named(server);
   }
 
   async requireHere(carrier: RequestCarrier, held: Pick<HeldName, "kind" | "reference">): Promise<void> {
@@ -140,7 +148,7 @@ export class KnownPeers implements Peers {
   }
 
   async #holder(held: HeldName, { isPassedOn, signal }: SurfaceRequest): Promise<string | undefined> {
-    return isPassedOn || this.has(held) ? undefined : this.#finder?.holderOf(held, signal);
+    return isPassedOn || (await this.has(held)) ? undefined : this.#finder?.holderOf(held, signal);
   }
 
   /** The server that a request is for, by the error that it ended with here; undefined when that is its answer. */

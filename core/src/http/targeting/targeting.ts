@@ -105,8 +105,8 @@ export class Targeting implements Targets {
   async peerOf(request: SurfaceRequest): Promise<Peer | undefined> {
     if (request.target !== undefined || request.isPassedOn) return undefined;
     const id = sandboxInPath(request.url.pathname);
-    if (id === undefined) return this.#options.peers.holderOf(request);
-    return this.#options.sandboxes.find(id) === undefined ? this.#options.peers.find(id) : undefined;
+    const isHere = id !== undefined && this.#options.sandboxes.find(id) !== undefined;
+    return isHere ? undefined : this.#options.peers.holderOf(request, id);
   }
 
   #targetAt({ sandboxId, port }: Address): Target | undefined {

@@ -80,6 +80,10 @@ export class OneShotRuns {
     }
   }
 
+  has(owner: string, id: string): boolean {
+    return this.#options.store().find(owner, id) !== undefined;
+  }
+
   /** @throws SandboxError not_found for an unknown run, and for one of another owner. */
   find(owner: string, id: string): Run {
     const run = this.#options.store().find(owner, id);

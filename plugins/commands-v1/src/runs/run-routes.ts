@@ -1,4 +1,12 @@
-import { parseInput, permit, readJsonBody, requestOf, type Router, tenantOf } from "@coppice/core";
+import {
+  parseInput,
+  type Peers,
+  permit,
+  readJsonBody,
+  requestOf,
+  type Router,
+  tenantOf,
+} from "@coppice/core";
 import { z } from "zod";
 import type { CommandsV1Config } from "../commands-v1-config.js";
 import { startBody, toStartCommand } from "../commands/start-body.js";
@@ -9,13 +17,14 @@ import type { Run } from "./run-store.js";
 export interface RunRoutesOptions {
   readonly runs: OneShotRuns;
   readonly answerLog: LogAnswer;
+  readonly peers: Peers;
   readonly config: CommandsV1Config;
 }
 
 const runQuery = z.object({ detach: z.enum(["true", "false"]).optional() });
 
 /** Routes of one-shot runs: one command in a sandbox of its own. */
-export function mountRuns(router: Router, { runs, answerLog, config }: RunRoutesOptions): void {
+export function mountRuns(router: Router, { runs, answerLog, peers, config }: RunRoutesOptions): void {
   const path = `${config.basePath}/one-shot-runs`;
   const runBody = startBody.extend({
     image: z.string().min(1).nullish(),
@@ -44,6 +53,14 @@ export function mountRuns(router: Router, { runs, answerLog, config }: RunRoutes
       ...(error !== undefined && { error }),
     };
   };
+
+  peers.hold({
+    kind: "one-shot run",
+    surface: "api",
+    inPath: (pathname) =>
+      pathname.startsWith(`${path}/`) ? pathname.slice(path.length + 1).split("/")[0] : undefined,
+    has: (reference, tenant) => runs.has(tenant, reference),
+  });
 
   router.post(path, permit("write"), permit("exec"), async (ctx) => {
     const { signal } = requestOf(ctx);

@@ -47,6 +47,22 @@ export class NamedSandboxes {
     return sandboxesOf(carrier, this.#options.sandboxes).get(this.#idOf(carrier, text));
   }
 
+  /** True for the id or the name of a tenant's sandbox, and for the id of one that has ended and is remembered. */
+  async has(tenant: string, text: string): Promise<boolean> {
+    const [id = ""] = text.split("-");
+    return this.isTaken(tenant, text) || this.#options.sandboxes.of(tenant).remembers(id);
+  }
+
+  /** True when a tenant has a sandbox of that name; the id of a sandbox is its name until it gets one. */
+  isTaken(tenant: string, name: string): boolean {
+    const { sandboxes, store } = this.#options;
+    const other = store().named(tenant, name);
+    return (
+      sandboxes.of(tenant).find(name) !== undefined ||
+      (other !== undefined && sandboxes.find(other.id) !== undefined)
+    );
+  }
+
   /** False for a sandbox that another interface made, and for one whose creation a killed server did not finish. */
   knows({ record }: LiveSandbox): boolean {
     return this.#options.store().find(record.id) !== undefined;
@@ -127,15 +143,10 @@ export class NamedSandboxes {
 
   #reserve(owner: string, name: string): Disposable {
     const key = JSON.stringify([owner, name]);
-    const { sandboxes } = this.#options;
-    const other = this.#options.store().named(owner, name);
-    // The id of another sandbox is its name until it gets one.
-    const isTaken =
-      sandboxes.of(owner).find(name) !== undefined ||
-      (other !== undefined && sandboxes.find(other.id) !== undefined);
-    if (isTaken || this.#reserved.has(key)) {
+    if (this.isTaken(owner, name) || this.#reserved.has(key)) {
       throw new SandboxError("sandbox_name_taken", `you have a sandbox of the name '${name}' already`);
     }
+    const other = this.#options.store().named(owner, name);
     if (other !== undefined) this.#options.store().remove(other.id);
     this.#reserved.add(key);
     return { [Symbol.dispose]: () => this.#reserved.delete(key) };

@@ -30,6 +30,8 @@ export interface SandboxRoutesOptions {
 }
 
 const MINUTE_MS = 60_000;
+/** Kinds of `Holding`: what a path has after `/sandboxes/`, and what a creation may take. */
+const [KEPT, NAME] = ["sandbox of commands-v1", "sandbox name"] as const;
 
 const changeBody = z.object({ name: sandboxName.nullish(), auto_stop_minutes: autoStopMinutes.nullish() });
 
@@ -64,8 +66,24 @@ export function mountSandboxes(
       lastActivityMs: named.lastActivityMs(sandbox),
     });
 
+  peers.hold({
+    kind: KEPT,
+    surface: "api",
+    inPath: (pathname) =>
+      pathname.startsWith(`${path}/`) ? pathname.slice(path.length + 1).split("/")[0] : undefined,
+    has: (reference, tenant) => named.has(tenant, reference),
+  });
+  peers.hold({
+    kind: NAME,
+    surface: "api",
+    inPath: () => undefined,
+    has: (reference, tenant) => named.isTaken(tenant, reference),
+  });
+
   router.post(path, async (ctx) => {
     const body = await readJsonBody(ctx.req, createSchema, { limitBytes });
+    // A name is of one sandbox on all servers.
+    if (typeof body.name === "string") await peers.requireHere(ctx, { kind: NAME, reference: body.name });
     const { autoStopMs, lifeMs } = lifeOf(body, config);
     const own = sandboxesOf(ctx, sandboxes);
     const wanted = toCreateSandbox(body);

@@ -1,6 +1,7 @@
 import {
   parseInput,
   parseSandboxId,
+  type Peers,
   queryNumber,
   type Router,
   type RequestCarrier,
@@ -14,6 +15,7 @@ import { type LogLine, logLines } from "./log-lines.js";
 
 interface SandboxLogsRoutesOptions {
   readonly commands: Commands;
+  readonly peers: Pick<Peers, "hold">;
   readonly sandboxes: Sandboxes;
   /** UTF-16 units of the longest message. */
   readonly longestLine: number;
@@ -23,6 +25,7 @@ interface SandboxLogsRoutesOptions {
 
 type LogsContext = RequestCarrier & { readonly params: Readonly<Record<string, string>> };
 
+const LOGS = /^(?:\/v2)?\/sandboxes\/([^/]+)\/logs\/?$/;
 const LEVELS = ["debug", "info", "warn", "error"] as const;
 const MAX_ENTRIES = 1000;
 const MAX_SEARCH = 256;
@@ -46,7 +49,7 @@ const logsQuery = z.object({
 /** Serves the output of a sandbox's commands as E2B's log entries, also after its end. */
 export function mountSandboxLogs(
   router: Router,
-  { commands, sandboxes, longestLine, largestAnswer }: SandboxLogsRoutesOptions,
+  { commands, peers, sandboxes, longestLine, largestAnswer }: SandboxLogsRoutesOptions,
 ): void {
   const linesOf = async (context: LogsContext, sinceMs: number) => {
     const id = parseSandboxId(context.params["id"]);
@@ -55,6 +58,14 @@ export function mountSandboxLogs(
     if (!((await own.remembers(id)) && (await hasAny(logs)))) own.get(id);
     return logLines(logs, { sinceMs, longestLine });
   };
+
+  // The id of a sandbox that has ended tells no server any more.
+  peers.hold({
+    kind: "ended sandbox",
+    surface: "api",
+    inPath: (pathname) => LOGS.exec(pathname)?.[1],
+    has: (reference, tenant) => sandboxes.of(tenant).remembers(reference.split("-")[0] ?? ""),
+  });
 
   router.get("/sandboxes/:id/logs", async (context) => {
     const query = parseInput(legacyQuery, context.query);

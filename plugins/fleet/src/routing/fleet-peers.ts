@@ -21,7 +21,7 @@ import { takeArrival } from "./fleet-headers.js";
 import { HttpPeer, type PeerConnections } from "./http-peer.js";
 
 const heldAnswer = z.object({ isHere: z.boolean() });
-/** How long a server is asked at once that had something: clients that wait for a build ask often. */
+/** How long a server is asked alone that had something: clients that wait for a build ask often. */
 const KNOWN_MS = 5000;
 const MOST_KNOWN = 10_000;
 
@@ -167,13 +167,14 @@ export class FleetPeers implements PeerFinder {
     const { node: own, nodes, gatherMs, clock, maxLookups } = this.#options;
     const name = JSON.stringify([held.kind, held.tenant, held.reference]);
     const known = this.#holders.get(name);
-    if (known !== undefined && known.untilMs > clock.now() && nodes.get(known.server) !== undefined)
-      return known.server;
     if (this.#lookups >= maxLookups)
       throw new SandboxError("fleet_unavailable", "too many look-ups, please retry");
     this.#lookups += 1;
     try {
       const signal = AbortSignal.any([client, AbortSignal.timeout(gatherMs)]);
+      // A name may have moved to another server: of a sandbox that was removed, and made anew.
+      if (known !== undefined && known.untilMs > clock.now() && nodes.get(known.server) !== undefined)
+        if ((await this.#ask(known.server, held, signal)) !== undefined) return known.server;
       const asked = [...nodes.entries()].flatMap(([server]) =>
         server === own ? [] : [this.#ask(server, held, signal)],
       );

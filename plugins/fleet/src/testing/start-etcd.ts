@@ -29,9 +29,12 @@ export interface Cluster extends AsyncDisposable {
   readonly endpoints: readonly string[];
 }
 
-/** Starts members of etcd on loopback, whose data is in a temporary directory. */
-export async function startEtcd(count = 1): Promise<Cluster> {
-  const directory = await mkdtemp(join(tmpdir(), "coppice-etcd-"));
+/**
+ * Starts members of etcd on loopback.
+ * @param kept directory of their data, which stays for the next start; a temporary one when absent.
+ */
+export async function startEtcd(count = 1, kept?: string): Promise<Cluster> {
+  const directory = kept ?? (await mkdtemp(join(tmpdir(), "coppice-etcd-")));
   const ports = await freePorts(count * 2);
   const places = Array.from({ length: count }, (_, index) => ({
     name: `etcd${index}`,
@@ -42,7 +45,7 @@ export async function startEtcd(count = 1): Promise<Cluster> {
   const members = places.map((place) => new EtcdProcess(place, { directory, cluster }));
   const stop = async (): Promise<void> => {
     await Promise.all(members.map((member) => member.kill()));
-    await rm(directory, { recursive: true });
+    if (kept === undefined) await rm(directory, { recursive: true });
   };
   try {
     await Promise.all(members.map((member) => member.start()));

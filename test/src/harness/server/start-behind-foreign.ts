@@ -14,7 +14,7 @@ const FOREIGN = "foreign";
  * @returns the first, with the addresses of the other one: whatever a client asks, it asks a foreign server.
  */
 export async function startBehindForeign(
-  { server = {}, settings = {}, more = [], ...options }: FullServerOptions,
+  { server = {}, settings = {}, more = [], host, ...options }: FullServerOptions,
   start: (options: FullServerOptions) => Promise<TestServer>,
 ): Promise<TestServer> {
   const started: AsyncDisposable[] = [];
@@ -22,7 +22,9 @@ export async function startBehindForeign(
     for (const one of started.splice(0).toReversed()) await one[Symbol.asyncDispose]();
   };
   try {
-    const etcd = await startEtcd();
+    const { dataDir, ...rest } = server;
+    // Servers that are started again with their data find the fleet's record of them.
+    const etcd = await startEtcd(1, typeof dataDir === "string" ? `${dataDir}-etcd` : undefined);
     started.push(etcd);
     const secret = randomBytes(32).toString("hex");
     const ports = await freePorts(2);
@@ -33,11 +35,12 @@ export async function startBehindForeign(
     const startMember = async (
       node: string,
       port: number | undefined,
-      own: Pick<FullServerOptions, "server" | "settings">,
+      { settings: ownSettings = {}, ...own }: Pick<FullServerOptions, "server" | "settings" | "host">,
     ): Promise<TestServer> => {
       const member = await start({
         ...options,
-        settings: own.settings ?? {},
+        ...own,
+        settings: ownSettings,
         server: {
           ...own.server,
           listeners: { ...listeners, fleet: { host: LOOPBACK, port } },
@@ -52,11 +55,13 @@ export async function startBehindForeign(
       started.push(member);
       return member;
     };
-    const owner = await startMember(OWNER, ports[0], { server, settings });
+    const owner = await startMember(OWNER, ports[0], { server, settings, ...(host && { host }) });
     await cordon(common.etcd, FOREIGN);
     const { [options.backend ?? ""]: _, ...others } = settings;
-    const { dataDir: _d, ...rest } = server;
-    const { url, urls } = await startMember(FOREIGN, ports[1], { server: rest, settings: others });
+    const { url, urls } = await startMember(FOREIGN, ports[1], {
+      server: { ...rest, ...(typeof dataDir === "string" && { dataDir: `${dataDir}-foreign` }) },
+      settings: others,
+    });
     return { ...owner, url, urls, stop, [Symbol.asyncDispose]: stop };
   } catch (error) {
     await stop();
