@@ -56,6 +56,12 @@ export class SharedCatalog {
     else this.#parsed.set(id, { revision: this.#parsed.get(id)?.revision ?? 0, record: undefined });
   }
 
+  /** Forgets what is in the record no more. */
+  prune(): void {
+    for (const id of this.#parsed.keys())
+      if (this.#shared.records?.get(id) === undefined) this.#parsed.delete(id);
+  }
+
   #named(name: string, tenant: string): readonly [string, SharedRecord] | undefined {
     const [first, alias] = name.split("/");
     let byId: readonly [string, SharedRecord] | undefined;

@@ -8,9 +8,11 @@ import {
   type SharedTemplates,
   type SnapshotRecord,
   type TemplateFacts,
+  type TemplateRecords,
   type TemplateReference,
 } from "@coppice/core";
 import { namespaceOf } from "../catalog/namespace-of.js";
+import { Semaphore } from "@coppice/core/backend";
 import { factsOf } from "../catalog/built-templates.js";
 import { LEAST_MEMORY_MIB } from "../model/build-record.js";
 import type { SourceBuild } from "../model/builder.js";
@@ -58,6 +60,9 @@ export class TemplateSharing implements OtherServers {
   #disarm = (): void => {};
   /** Ids of snapshots. */
   readonly #lent = new Set<string>();
+  /** Builds whose tags are about to move to them. */
+  readonly #announced = new Set<string>();
+  readonly #telling = new Semaphore(1);
 
   constructor(options: TemplateSharingOptions) {
     this.#options = options;
@@ -126,15 +131,11 @@ export class TemplateSharing implements OtherServers {
    * the build before it then. @throws SandboxError when the others cannot be told
    */
   async announce(templateId: string, buildId: string): Promise<void> {
-    const { shared, store } = this.#options;
-    const template = store().templates.find(templateId);
-    if (shared.records === undefined || template === undefined || template.owner === SERVER) return;
-    const moved = store().tags.ofBuild(buildId);
+    if (this.#options.store().templates.find(templateId)?.owner === SERVER) return;
+    this.#announced.add(buildId);
     for (let attempt = 1; ; attempt += 1) {
       try {
-        const known = await shared.records.read(templateId);
-        if (known?.value === undefined) return;
-        await this.#put(template, known, moved);
+        await this.changed(templateId);
         return;
       } catch (error) {
         if (attempt === ATTEMPTS) throw error;
@@ -145,18 +146,16 @@ export class TemplateSharing implements OtherServers {
 
   /** Tells the others what a template has become, if they know it. @throws SandboxError when they cannot be told */
   async changed(templateId: string): Promise<void> {
-    const { shared, store } = this.#options;
-    const template = store().templates.find(templateId);
-    if (shared.records === undefined || template === undefined) return;
-    const known = await shared.records.read(templateId);
-    if (known?.value !== undefined) await this.#put(template, known);
+    await this.#tell(templateId, (known) => known?.value !== undefined);
   }
 
   /** Tells the others of a removal, before it happens. @throws SandboxError when they cannot be told */
   async removed(templateId: string): Promise<void> {
     const { records } = this.#options.shared;
-    const known = await records?.read(templateId);
-    if (known?.value !== undefined) await records?.put(templateId, undefined, known);
+    await this.#telling.run(async () => {
+      const known = await records?.read(templateId);
+      if (known?.value !== undefined) await records?.put(templateId, undefined, known);
+    });
   }
 
   /** Lets the other servers make sandboxes of a snapshot, until it is disposed of. @throws SandboxError */
@@ -227,7 +226,7 @@ export class TemplateSharing implements OtherServers {
     };
     for (const template of store().templates.all()) {
       const { id, owner } = template;
-      if (owner !== SERVER) await attempt(id, () => this.#share(template, records.get(id)));
+      if (owner !== SERVER) await attempt(id, () => this.#share(template, records));
     }
     for (const [id, known, record] of this.#catalog.records())
       if (store().templates.find(id) === undefined && known.keeper !== "other")
@@ -237,14 +236,17 @@ export class TemplateSharing implements OtherServers {
     for (const [, , { builds }] of this.#catalog.records())
       for (const id of Object.keys(builds)) needed.add(id);
     copies.retain(needed);
+    this.#catalog.prune();
+    for (const id of this.#announced)
+      if (store().builds.find(id)?.state !== "building") this.#announced.delete(id);
     await keeper.sweep();
   }
 
-  async #share(template: TemplateRecord, known: SharedTemplate | undefined): Promise<void> {
+  async #share(template: TemplateRecord, records: TemplateRecords): Promise<void> {
     const { store, clock, log } = this.#options;
     const { id } = template;
-    const isRemoved = known !== undefined && known.value === undefined;
-    if (known?.keeper === "other" || (isRemoved && known.keeper === "gone")) {
+    // What the watch tells may be late, and this one's own is removed by it.
+    if (isElsewhere(records.get(id)) && isElsewhere(await records.read(id))) {
       log.warn({ template: id }, "another server of the fleet has taken a template over, or removed it");
       store().atOnce(() => {
         store().copies.addOwn(id, clock.now());
@@ -257,7 +259,9 @@ export class TemplateSharing implements OtherServers {
       if (store().builds.find(buildId)?.digest === undefined) await this.#push(template, buildId);
     }
     const now = store().templates.find(id);
-    if (now !== undefined) await this.#put(now, await this.#options.shared.records?.read(id));
+    const known = records.get(id);
+    const isTold = now !== undefined && known?.keeper === "self" && known.value === this.#textOf(now);
+    if (!isTold) await this.#tell(id, () => true);
   }
 
   async #push({ id, owner }: TemplateRecord, buildId: string): Promise<void> {
@@ -271,31 +275,44 @@ export class TemplateSharing implements OtherServers {
     store().builds.pushed(buildId, digest);
   }
 
-  /** @param moving tags that are left out */
-  async #put(
-    template: TemplateRecord,
-    known: SharedTemplate | undefined,
-    moving: readonly string[] = [],
-  ): Promise<void> {
-    const { shared } = this.#options;
-    const value = sharedText(this.#recordOf(template, moving));
-    if (known?.keeper === "self" && known.value === value) return;
-    await shared.records?.put(template.id, value, known);
+  /** Tells the others of a template as it is, where they know of it what `applies` wants. In turn: no call is in the way of another. */
+  async #tell(id: string, applies: (known: SharedTemplate | undefined) => boolean): Promise<void> {
+    const { shared, store } = this.#options;
+    await this.#telling.run(async () => {
+      const known = await shared.records?.read(id);
+      const template = store().templates.find(id);
+      if (template === undefined || !applies(known)) return;
+      const value = this.#textOf(template);
+      const isTold = known?.keeper === "self" && known.value === value;
+      if (!isTold) await shared.records?.put(id, value, known);
+    });
   }
 
-  #recordOf(template: TemplateRecord, moving: readonly string[]): SharedRecord {
+  #textOf(template: TemplateRecord): string {
     const { store } = this.#options;
     const { owner, namespace, alias, isPublic, createdAtMs, id } = template;
+    const moving = new Set<string>();
+    for (const { id: buildId } of store().builds.unfinished(id))
+      if (this.#announced.has(buildId)) for (const tag of store().tags.ofBuild(buildId)) moving.add(tag);
     const tags: Record<string, string> = {};
     const builds: Record<string, SharedRecord["builds"][string]> = {};
     for (const { name, buildId } of store().tags.list(id)) {
       const build = store().builds.find(buildId);
-      if (build === undefined || moving.includes(name)) continue;
+      if (build === undefined || moving.has(name)) continue;
       const { digest, backend, limits } = build;
       tags[name] = buildId;
       builds[buildId] = { digest, backend, limits };
     }
-    return { store: this.#storeId(), owner, namespace, alias, isPublic, createdAtMs, tags, builds };
+    return sharedText({
+      store: this.#storeId(),
+      owner,
+      namespace,
+      alias,
+      isPublic,
+      createdAtMs,
+      tags,
+      builds,
+    });
   }
 
   /** Keeps a template from now on whose server is gone, or had another data directory. */
@@ -337,6 +354,11 @@ export class TemplateSharing implements OtherServers {
   #storeId(): string {
     return Buffer.from(this.#options.store().secret("sharing")).toString("hex");
   }
+}
+
+/** True for a template that another server keeps, or has removed. */
+function isElsewhere(known: SharedTemplate | undefined): boolean {
+  return known?.keeper === "other" || (known?.keeper === "gone" && known.value === undefined);
 }
 
 async function untilAborted(work: Promise<void>, signal: AbortSignal | undefined): Promise<void> {
