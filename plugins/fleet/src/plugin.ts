@@ -35,7 +35,7 @@ import { z } from "zod";
 import { CORDONS } from "./placement/cordons.js";
 import { FleetPlacement } from "./placement/fleet-placement.js";
 import { arrival, Moves, type Moved } from "./placement/moves.js";
-import { askedOf, offer, ownOffer } from "./placement/offer.js";
+import { askedOf, MACHINE, offer, ownOffer } from "./placement/offer.js";
 import { type clockAnswer, examineFleet } from "./observe/examine-fleet.js";
 import { fleetMetrics } from "./observe/fleet-metrics.js";
 import { FleetPeers } from "./routing/fleet-peers.js";
@@ -104,6 +104,7 @@ export const plugin = definePlugin({
       identity: () => identity,
       address: () => address,
       version,
+      memoryMiB: MACHINE.memoryMiB,
       leaseMs: config.lease,
       restartMs: config.restart,
       clock,
@@ -195,7 +196,7 @@ export const plugin = definePlugin({
       node,
       nodes,
       cordons,
-      sandboxes,
+      offer: (request) => ownOffer(request, sandboxes),
       store,
       requireMember,
       ask: async (name, request, signal) => {

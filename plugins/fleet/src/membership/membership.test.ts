@@ -70,6 +70,7 @@ async function openFleet(): Promise<Fleet> {
         identity: () => identity,
         address: () => `http://${node}`,
         version: "1",
+        memoryMiB: 1024,
         leaseMs: LEASE_MS,
         restartMs: 6 * LEASE_MS,
         clock,

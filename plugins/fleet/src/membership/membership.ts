@@ -16,6 +16,8 @@ export interface MembershipOptions {
   readonly identity: () => string;
   readonly address: () => string;
   readonly version: string;
+  /** Of this machine. */
+  readonly memoryMiB: number;
   readonly leaseMs: number;
   /** Time that a stopped server has to come back. */
   readonly restartMs: number;
@@ -150,9 +152,10 @@ export class Membership {
   }
 
   #text(stoppedAtMs?: number): string {
-    const { identity, address, version, clock } = this.#options;
+    const { identity, address, version, memoryMiB, clock } = this.#options;
     const joinedAtMs = clock.now();
-    return nodeText({ identity: identity(), address: address(), version, joinedAtMs, stoppedAtMs });
+    const facts = { identity: identity(), address: address(), version, memoryMiB };
+    return nodeText({ ...facts, joinedAtMs, stoppedAtMs });
   }
 
   #schedule(delayMs = this.#options.leaseMs / RENEWALS): void {

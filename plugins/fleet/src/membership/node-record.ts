@@ -11,6 +11,8 @@ const record = z.object({
   address: z.string(),
   version: z.string(),
   joinedAtMs: z.number(),
+  /** Of its machine. An older version does not tell it: it is taken for one like the reader's. */
+  memoryMiB: z.int().positive().optional(),
   /** Of one that was stopped and is expected back: it serves nothing meanwhile. */
   stoppedAtMs: z.number().optional(),
 });

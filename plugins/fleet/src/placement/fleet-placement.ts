@@ -1,16 +1,17 @@
 import { createHash, randomInt } from "node:crypto";
-import type { CreateSandbox, Sandboxes } from "@coppice/core";
+import type { CreateSandbox } from "@coppice/core";
 import { NODES, type NodeRecord } from "../membership/node-record.js";
 import type { Check, FleetStore } from "../store/fleet-store.js";
 import type { KeyView } from "../store/key-view.js";
-import { type Offer, ownOffer } from "./offer.js";
+import { MACHINE, type Offer } from "./offer.js";
 
 export interface FleetPlacementOptions {
   readonly node: string;
   readonly nodes: Pick<KeyView<NodeRecord>, "entries" | "get">;
   /** Servers that get no new sandboxes. */
   readonly cordons: Pick<KeyView<true>, "get">;
-  readonly sandboxes: Pick<Sandboxes, "check" | "list">;
+  /** That of this server. */
+  readonly offer: (request: CreateSandbox) => Offer;
   readonly store: FleetStore;
   readonly requireMember: () => void;
   /** Asks another server; undefined when it does not answer in time. */
@@ -19,6 +20,8 @@ export interface FleetPlacementOptions {
   readonly fetchAt: (node: string, request: CreateSandbox, signal?: AbortSignal) => Promise<boolean>;
   /** How long the server of an `Idempotency-Key` is remembered. */
   readonly keyKeptMs: number;
+  /** A number from 0 to below the limit; an unguessable one when absent. */
+  readonly random?: (limit: number) => number;
 }
 
 /** Keys with the server that a client's `Idempotency-Key` led to. */
@@ -27,8 +30,8 @@ const IDEMPOTENCY = "idempotency/";
 const ASKED = 2;
 /** When none of these can, the rest is asked, so many at a time. */
 const BATCH = 8;
-/** A foreign server is a hop further: it has to be better by so much. */
-const OWN_ADVANTAGE = 0.02;
+/** A foreign server is a hop further: it has to be better by such a part of what this one has to do. */
+const OWN_ADVANTAGE = 0.03;
 
 /** Chooses the server of a new sandbox: the better one of a few that can have it. */
 export class FleetPlacement {
@@ -76,14 +79,15 @@ export class FleetPlacement {
   }
 
   async #best(request: CreateSandbox, signal: AbortSignal | undefined): Promise<string | undefined> {
-    const { node, nodes, cordons, sandboxes, ask } = this.#options;
-    const own = cordons.get(node) === undefined ? ownOffer(request, sandboxes) : { refusal: "cordoned" };
-    const others: string[] = [];
-    for (const [name, { stoppedAtMs }] of nodes.entries())
-      if (name !== node && stoppedAtMs === undefined && cordons.get(name) === undefined) others.push(name);
-    const offers = "load" in own ? [{ ...own, name: node, load: own.load - OWN_ADVANTAGE }] : [];
+    const { node, nodes, cordons, offer: ownOffer, ask, random = randomInt } = this.#options;
+    const own = cordons.get(node) === undefined ? ownOffer(request) : { refusal: "cordoned" };
+    const others: Weighted[] = [];
+    for (const [name, { stoppedAtMs, memoryMiB = MACHINE.memoryMiB }] of nodes.entries())
+      if (name !== node && stoppedAtMs === undefined && cordons.get(name) === undefined)
+        others.push({ name, weight: memoryMiB });
+    const offers = "load" in own ? [{ ...own, name: node, load: own.load * (1 - OWN_ADVANTAGE) }] : [];
     for (let count = ASKED; ; count = BATCH) {
-      const asked = draw(others, count).map(async (name) => ({
+      const asked = draw(others, count, random).map(async (name) => ({
         name,
         offer: await ask(name, request, signal),
       }));
@@ -112,14 +116,22 @@ function digest(tenant: string, key: string): string {
     .digest("hex");
 }
 
-/** Takes so many names at random out of a list, in a time that does not grow with it. */
-function draw(names: string[], count: number): readonly string[] {
+interface Weighted {
+  readonly name: string;
+  readonly weight: number;
+}
+
+/** Takes so many names at random out of a list. A server with twice the weight is taken twice as often. */
+function draw(from: Weighted[], count: number, random: (limit: number) => number): readonly string[] {
   const drawn: string[] = [];
-  while (drawn.length < count && names.length > 0) {
-    const at = randomInt(names.length);
-    drawn.push(names[at] ?? "");
-    names[at] = names.at(-1) ?? "";
-    names.pop();
+  let total = from.reduce((sum, { weight }) => sum + weight, 0);
+  while (drawn.length < count && from.length > 0) {
+    let left = random(total);
+    const at = from.findIndex(({ weight }) => (left -= weight) < 0);
+    for (const { name, weight } of from.splice(at, 1)) {
+      drawn.push(name);
+      total -= weight;
+    }
   }
   return drawn;
 }

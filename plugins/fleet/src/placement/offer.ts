@@ -15,8 +15,20 @@ export const offer = z.union([
   z.object({ refusal: z.string() }),
 ]);
 
-const MEBIBYTE = 2 ** 20;
-const MEMORY_BYTES = totalmem();
+/** What a server's sandboxes share. */
+export interface Machine {
+  /** A whole number. */
+  readonly memoryMiB: number;
+  readonly processors: number;
+  /** Processes that ran or wanted to, over the last minute. */
+  processes(): number;
+}
+
+export const MACHINE: Machine = {
+  memoryMiB: Math.round(totalmem() / 2 ** 20),
+  processors: availableParallelism(),
+  processes: () => loadavg()[0] ?? 0,
+};
 /** Counted for a sandbox that has less, or no limit. */
 const LEAST_MEMORY_MIB = 64;
 const PROCESSORS_WEIGHT = 0.1;
@@ -32,7 +44,11 @@ export function askedOf(
 }
 
 /** The offer of this server for a request of a tenant. */
-export function ownOffer(request: CreateSandbox, sandboxes: Pick<Sandboxes, "check" | "list">): Offer {
+export function ownOffer(
+  request: CreateSandbox,
+  sandboxes: Pick<Sandboxes, "check" | "list">,
+  machine = MACHINE,
+): Offer {
   let remote: ReturnType<Sandboxes["check"]>;
   try {
     remote = sandboxes.check(request);
@@ -41,8 +57,8 @@ export function ownOffer(request: CreateSandbox, sandboxes: Pick<Sandboxes, "che
   }
   const memories = sandboxes.list().map(({ record }) => record.limits.memoryMiB ?? 0);
   const usedMiB = memories.reduce((sum, memory) => sum + Math.max(memory, LEAST_MEMORY_MIB), 0);
-  const [processes = 0] = loadavg();
-  const load = (usedMiB * MEBIBYTE) / MEMORY_BYTES + (PROCESSORS_WEIGHT * processes) / availableParallelism();
+  const { memoryMiB, processors } = machine;
+  const load = usedMiB / memoryMiB + (PROCESSORS_WEIGHT * machine.processes()) / processors;
   if (remote === undefined) return { load };
   return { load: remote.isHere ? load : load + FETCH_LOAD, fetches: true };
 }
