@@ -5,6 +5,7 @@ import { createInterface } from "node:readline";
 import { describe, it } from "node:test";
 import { fileURLToPath } from "node:url";
 import { promisify } from "node:util";
+import { reasonWithoutEtcd } from "@coppice/plugin-fleet/testing";
 import { reasonWithoutNginx } from "../harness/server/start-nginx.js";
 
 const run = promisify(execFile);
@@ -88,6 +89,23 @@ describe("the benchmarks", { timeout: 240_000 }, () => {
     for (const row of rows) assert.match(row, /^ {2}\w.*: -?\d+ KiB each, -?\d+\.\d MiB$/);
   });
 
+  it(
+    "of a simulated fleet tell how even it is, and what it costs etcd",
+    { skip: reasonWithoutEtcd() },
+    async () => {
+      const { stdout } = await run(process.execPath, [
+        PROGRAM,
+        "fleet-simulation",
+        ...SMALL,
+        "--servers",
+        "3",
+      ]);
+      const [spread = "", traffic = ""] = stdout.trim().split("\n\n");
+      assert.equal(spread.match(/: fullest [\d.]+x, emptiest [\d.]+x, \d+ % stay/g)?.length, 6, stdout);
+      assert.equal(traffic.match(/: [1-9]\d* bytes, -?\d+ µs of etcd$/gm)?.length, 3, stdout);
+    },
+  );
+
   it("of rows print the ratio of this server to a peer, which another checkout may serve", async () => {
     const peer = spawn(process.execPath, [PROGRAM, "serve"], { stdio: ["ignore", "pipe", "inherit"] });
     try {
@@ -121,6 +139,7 @@ describe("the benchmarks", { timeout: 240_000 }, () => {
       ["exec", "--loud"],
       ["files", "--mib", "0"],
       ["idle", "--sandboxes", "none"],
+      ["fleet-simulation", "--servers", "0"],
       ["exec", "--peer", "nowhere"],
       ["nonsense", "--peer", "http://127.0.0.1"],
     ]) {
@@ -129,7 +148,7 @@ describe("the benchmarks", { timeout: 240_000 }, () => {
         assert.equal(code, 64);
         assert.match(
           stderr,
-          /^usage: npm run bench -- create\|burst\|pool\|exec\|run-code\|code-output\|kernel-memory\|many-kernels\|files\|proxy\|proxy-nginx\|stdout\|fleet\|fleet-map\|idle/,
+          /^usage: npm run bench -- create\|burst\|pool\|exec\|run-code\|code-output\|kernel-memory\|many-kernels\|files\|proxy\|proxy-nginx\|stdout\|fleet\|fleet-map\|fleet-simulation\|idle/,
         );
         return true;
       });

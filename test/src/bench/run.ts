@@ -8,8 +8,9 @@ import { burst } from "./benchmarks/burst.js";
 import { codeOutput } from "./benchmarks/code-output.js";
 import { create } from "./benchmarks/create.js";
 import { exec } from "./benchmarks/exec.js";
-import { fleet } from "./benchmarks/fleet.js";
-import { fleetMap } from "./benchmarks/fleet-map.js";
+import { fleet } from "./benchmarks/fleet/fleet.js";
+import { fleetMap } from "./benchmarks/fleet/fleet-map.js";
+import { fleetSimulation } from "./benchmarks/fleet/fleet-simulation.js";
 import { files } from "./benchmarks/files.js";
 import { idle } from "./benchmarks/idle.js";
 import { images } from "./benchmarks/images.js";
@@ -51,6 +52,7 @@ const BENCHMARKS: ReadonlyMap<string, Benchmark> = new Map([
   ["stdout", stdout],
   ["fleet", fleet],
   ["fleet-map", fleetMap],
+  ["fleet-simulation", fleetSimulation],
   ["idle", idle],
   ["images", images],
   ["builds", builds],
@@ -75,14 +77,16 @@ const SERVE = "serve";
 const DEFAULT_SECONDS = 3;
 const DEFAULT_MIB = 1024;
 const DEFAULT_SANDBOXES = 200;
+const DEFAULT_SERVERS = 10;
 /** sysexits.h: EX_USAGE. */
 const EXIT_USAGE = 64;
 const USAGE =
-  `usage: npm run bench -- ${[...BENCHMARKS.keys()].join("|")} [--seconds N] [--backend B] [--mib N] [--sandboxes N]\n` +
+  `usage: npm run bench -- ${[...BENCHMARKS.keys()].join("|")} [--seconds N] [--backend B] [--mib N] [--sandboxes N] [--servers N]\n` +
   `  N seconds for each line of the report, ${DEFAULT_SECONDS} when absent\n` +
   `  B ${BACKENDS.join(" or ")}, the first when absent\n` +
   `  --mib: the most that files, code-output, stdout, shell-exec, images and builds carry at once, ${DEFAULT_MIB} when absent\n` +
-  `  --sandboxes: how many idle, burst and fleet-map make, ${DEFAULT_SANDBOXES} when absent\n` +
+  `  --sandboxes: how many idle, burst, fleet-map and fleet-simulation make, ${DEFAULT_SANDBOXES} when absent\n` +
+  `  --servers: of fleet-simulation, ${DEFAULT_SERVERS} when absent\n` +
   `       npm run bench -- ${[...ROWS.keys()].join("|")} --peer URL [--peer-key KEY] [--record NAME]\n` +
   `  measures rows beside a peer; --record keeps them in docs/measurements.json, under this name of the peer\n` +
   `       npm run bench -- serve [--backend B]\n` +
@@ -116,6 +120,7 @@ function parse(args: readonly string[]) {
         "backend": { type: "string", default: BACKENDS[0] ?? "" },
         "mib": { type: "string", default: String(DEFAULT_MIB) },
         "sandboxes": { type: "string", default: String(DEFAULT_SANDBOXES) },
+        "servers": { type: "string", default: String(DEFAULT_SERVERS) },
         "peer": { type: "string" },
         "peer-key": { type: "string", default: API_KEY },
         "record": { type: "string" },
@@ -127,11 +132,15 @@ function parse(args: readonly string[]) {
     const backend = BACKENDS.find((name) => name === values.backend);
     const largeBytes = Number(values.mib) * 2 ** 20;
     const sandboxes = Number(values.sandboxes);
-    const areSane = [largeBytes, sandboxes].every((number) => Number.isInteger(number) && number > 0);
+    const servers = Number(values.servers);
+    const areSane = [largeBytes, sandboxes, servers].every(
+      (number) => Number.isInteger(number) && number > 0,
+    );
     const areKnown = names.length > 0 && names.every((name) => known.includes(name));
     const isSane = seconds > 0 && areSane && areKnown && (peer === undefined || URL.canParse(peer));
     if (!isSane || backend === undefined) return undefined;
-    return { names, seconds, backend, largeBytes, sandboxes, peer, peerKey: values["peer-key"], record };
+    const sizes = { seconds, largeBytes, sandboxes, servers };
+    return { names, backend, ...sizes, peer, peerKey: values["peer-key"], record };
   } catch {
     return undefined;
   }

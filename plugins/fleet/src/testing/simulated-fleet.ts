@@ -62,8 +62,9 @@ export async function simulateFleet(options: SimulationOptions): Promise<Spread>
     const last = alive.pop();
     if (last !== undefined && at < alive.length) alive[at] = last;
   };
-  for (let made = 0; made < sandboxes + replaced; made += AT_ONCE) {
-    const now = Math.min(AT_ONCE, sandboxes + replaced - made);
+  const atOnce = Math.min(AT_ONCE, sandboxes);
+  for (let made = 0; made < sandboxes + replaced; made += atOnce) {
+    const now = Math.min(atOnce, sandboxes + replaced - made);
     while (alive.length + now > sandboxes) end();
     await Promise.all(Array.from({ length: now }, make));
   }

@@ -53,6 +53,8 @@ export interface BenchmarkOptions {
   readonly seconds: number;
   /** Number of idle sandboxes, or of creations at the same moment. */
   readonly sandboxes: number;
+  /** Number of simulated servers. */
+  readonly servers: number;
   /** Size of a large file, and limit of every other payload. */
   readonly largeBytes: number;
 }

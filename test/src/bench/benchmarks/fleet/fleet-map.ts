@@ -1,8 +1,8 @@
 import { randomBytes } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
 import { recordSandboxes, startEtcd } from "@coppice/plugin-fleet/testing";
-import { startMember } from "../kit/benched-fleet.js";
-import type { Benchmark } from "../kit/benchmark.js";
+import { startMember } from "../../kit/benched-fleet.js";
+import type { Benchmark } from "../../kit/benchmark.js";
 
 const ROUNDS = 5;
 const SETTLE_MS = 3000;

@@ -1,10 +1,10 @@
-import { unpackFrames } from "../../harness/clients/connect-frames.js";
-import { eventually } from "../../harness/host/eventually.js";
-import { BenchedFleet } from "../kit/benched-fleet.js";
-import type { BenchedServer } from "../kit/benched-server.js";
-import type { Benchmark, Comparison, Contender } from "../kit/benchmark.js";
-import type { BenchedSandbox, ServerClient } from "../kit/server-client.js";
-import { startOverConnect } from "../kit/start-over-connect.js";
+import { unpackFrames } from "../../../harness/clients/connect-frames.js";
+import { eventually } from "../../../harness/host/eventually.js";
+import { BenchedFleet } from "../../kit/benched-fleet.js";
+import type { BenchedServer } from "../../kit/benched-server.js";
+import type { Benchmark, Comparison, Contender } from "../../kit/benchmark.js";
+import type { BenchedSandbox, ServerClient } from "../../kit/server-client.js";
+import { startOverConnect } from "../../kit/start-over-connect.js";
 
 const CLIENTS = 16;
 const MOST_BYTES = 64 * 2 ** 20;
