@@ -57,11 +57,17 @@ export async function startBehindForeign(
     };
     const owner = await startMember(OWNER, ports[0], { server, settings, ...(host && { host }) });
     await cordon(common.etcd, FOREIGN);
-    const { [options.backend ?? ""]: _, ...others } = settings;
-    const { url, urls } = await startMember(FOREIGN, ports[1], {
-      server: { ...rest, ...(typeof dataDir === "string" && { dataDir: `${dataDir}-foreign` }) },
-      settings: others,
-    });
+    const { backend = "local-process" } = options;
+    const { [backend]: _, ...others } = settings;
+    // It keeps what it has, too: volumes are made by the server that is asked, and their sandboxes with them.
+    const own =
+      typeof dataDir === "string"
+        ? {
+            server: { ...rest, dataDir: `${dataDir}-foreign` },
+            settings: { ...others, [backend]: { directory: `${dataDir}-foreign-sandboxes` } },
+          }
+        : { server: rest, settings: others };
+    const { url, urls } = await startMember(FOREIGN, ports[1], own);
     return { ...owner, url, urls, stop, [Symbol.asyncDispose]: stop };
   } catch (error) {
     await stop();
