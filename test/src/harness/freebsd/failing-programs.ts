@@ -14,8 +14,11 @@ export type Fault = "dead" | "once" | "late" | "hang";
 export interface FailingPrograms {
   /** Settings of a backend that uses them. */
   readonly settings: JailSettings;
-  /** Arms a fault at the command of that number, counted from 0 from now on. */
-  arm(fault: Fault, number: number): Promise<void>;
+  /**
+   * Arms a fault at the command of that number, counted from 0 from now on. With `only` no other programs are counted;
+   * after a `dead` fault all fail.
+   */
+  arm(fault: Fault, number: number, only?: string): Promise<void>;
   /**
    * Disarms the fault.
    * @returns true when a command has failed
@@ -44,11 +47,13 @@ exec 9>> ${armed}.lock
 /usr/bin/flock 9
 # All may have been healed meanwhile.
 [ -e ${armed} ] || exec ${path} "$@"
-IFS=: read -r left fault state < ${armed}
-if [ -n "$left" ]; then
-  echo "\${left#x}:$fault:" > ${armed}
+IFS=: read -r left fault only state < ${armed}
+if [ -z "$state" ] && [ -n "$only" ] && [ "$only" != ${name} ]; then
+  :
+elif [ -n "$left" ]; then
+  echo "\${left#x}:$fault:$only:" > ${armed}
 elif [ "$fault" = dead ] || [ -z "$state" ]; then
-  echo ":$fault:${HAS_FAILED}" > ${armed}
+  echo ":$fault:$only:${HAS_FAILED}" > ${armed}
   exec 9>&-
   [ "$fault" = late ] && ${path} "$@"
   [ "$fault" = hang ] && exec /bin/sleep 600
@@ -68,9 +73,9 @@ exec ${path} "$@"
       // Those that run in jails, too, are scripts of this shell.
       unpackerLibraries: [...settings.unpackerLibraries, "/bin"],
     },
-    arm: async (fault, number) => {
+    arm: async (fault, number, only = "") => {
       // By a rename: a running program would read half a line as the fault.
-      await writeFile(`${armed}.new`, `${"x".repeat(number)}:${fault}:\n`);
+      await writeFile(`${armed}.new`, `${"x".repeat(number)}:${fault}:${only}:\n`);
       await rename(`${armed}.new`, armed);
     },
     heal: async () => {

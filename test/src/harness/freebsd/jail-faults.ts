@@ -21,6 +21,8 @@ export interface FaultyAct<T> {
   readonly isRebooted?: boolean;
   /** Every so many commands one fails; each when absent. */
   readonly stride?: number;
+  /** The program whose commands fail; each when absent. */
+  readonly only?: string;
 }
 
 /** A server's backend, and the sandboxes that were asked of it. */
@@ -93,11 +95,11 @@ export class FaultyHost implements AsyncDisposable {
    * @throws AssertionError for remains.
    */
   async failAtEach<T>(fault: Fault, faulty: FaultyAct<T>): Promise<number> {
-    const { prepare, act, end, isRebooted = false, stride = 1 } = faulty;
+    const { prepare, act, end, isRebooted = false, stride = 1, only } = faulty;
     for (let number = 0; number < MOST_COMMANDS; number += stride) {
       const scene = new FaultScene(await this.serve());
       const prepared = (await prepare?.(scene)) as T;
-      await this.failing.arm(fault, number);
+      await this.failing.arm(fault, number, only);
       const error = await act(scene, prepared).catch((failure: unknown) => failure);
       const hasFailed = await this.failing.heal();
       if (!hasFailed && error !== undefined) throw new Error("it failed by itself", { cause: error });
