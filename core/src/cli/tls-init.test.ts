@@ -65,6 +65,14 @@ describe("certificates for development", () => {
     assert.notEqual(second.serialNumber, new X509Certificate(first).serialNumber);
   });
 
+  it("are valid for an IP address, for servers and clients of it", async () => {
+    await initTls("10.0.0.1", directory);
+    const { subjectAltName, keyUsage } = new X509Certificate(await read("cert.pem"));
+    assert.equal(subjectAltName, "IP Address:10.0.0.1");
+    // serverAuth and clientAuth
+    assert.deepEqual(keyUsage, ["1.3.6.1.5.5.7.3.1", "1.3.6.1.5.5.7.3.2"]);
+  });
+
   it("are not made for a domain without a possible wildcard, nor by half an authority", async () => {
     for (const domain of ["localhost", "", "UPPER.case", "a..b", "-a.b", "*.a.b", `${"a".repeat(250)}.b`]) {
       await assert.rejects(initTls(domain, directory), /cannot have a wildcard/, domain);

@@ -1,6 +1,7 @@
 import "reflect-metadata";
 import { randomBytes, webcrypto } from "node:crypto";
 import { mkdir, readFile } from "node:fs/promises";
+import { isIP } from "node:net";
 import { join } from "node:path";
 import {
   AuthorityKeyIdentifierExtension,
@@ -34,7 +35,7 @@ interface Authority {
 }
 
 /**
- * Writes `cert.pem` and `key.pem` for a domain and its wildcard, signed by the authority in `ca.pem` and `ca-key.pem`,
+ * Writes `cert.pem` and `key.pem` for a domain and its wildcard, or for an IP address, signed by the authority in `ca.pem` and `ca-key.pem`,
  * which is created if missing. Only this user can read the keys.
  * @throws BootError for a domain that no wildcard can be made for, or an authority that cannot be used.
  */
@@ -42,7 +43,8 @@ export async function initTls(
   domain: string,
   directory: string,
 ): Promise<{ readonly isNewAuthority: boolean }> {
-  if (!DOMAIN.test(domain)) {
+  const isAddress = isIP(domain) !== 0;
+  if (!isAddress && !DOMAIN.test(domain)) {
     throw new BootError([
       { message: `'${domain}' cannot have a wildcard: use two lower-case names or more, like dev.localhost` },
     ]);
@@ -61,11 +63,19 @@ export async function initTls(
     extensions: [
       new BasicConstraintsExtension(false, undefined, true),
       new KeyUsagesExtension(KeyUsageFlags.digitalSignature, true),
-      new ExtendedKeyUsageExtension([ExtendedKeyUsage.serverAuth]),
-      new SubjectAlternativeNameExtension([
-        { type: "dns", value: domain },
-        { type: "dns", value: `*.${domain}` },
+      // A server of a fleet is a client of etcd, and so is etcd of itself.
+      new ExtendedKeyUsageExtension([
+        ExtendedKeyUsage.serverAuth,
+        ...(isAddress ? [ExtendedKeyUsage.clientAuth] : []),
       ]),
+      new SubjectAlternativeNameExtension(
+        isAddress
+          ? [{ type: "ip", value: domain }]
+          : [
+              { type: "dns", value: domain },
+              { type: "dns", value: `*.${domain}` },
+            ],
+      ),
       await SubjectKeyIdentifierExtension.create(publicKey),
       await AuthorityKeyIdentifierExtension.create(authority.certificate.publicKey),
     ],

@@ -1,3 +1,4 @@
+import { isIP } from "node:net";
 import { join, resolve } from "node:path";
 import { parseArgs } from "node:util";
 import { UsageError } from "./arguments/usage-error.js";
@@ -16,9 +17,13 @@ export async function tls(args: readonly string[]): Promise<number> {
   const directory = resolve(folder);
   const { isNewAuthority } = await initTls(domain, directory);
   const authority = join(directory, "ca.pem");
+  process.stdout.write(`${isNewAuthority ? "Made" : "Used"} the certificate authority ${authority}\n`);
+  if (isIP(domain) !== 0) {
+    process.stdout.write(`Made a certificate for ${domain}; keep ca-key.pem away from servers\n`);
+    return 0;
+  }
   process.stdout.write(
-    `${isNewAuthority ? "Made" : "Used"} the certificate authority ${authority}\n` +
-      `Made a certificate for ${domain} and *.${domain}\n\n` +
+    `Made a certificate for ${domain} and *.${domain}\n\n` +
       "In the configuration:\n" +
       `  listeners: { api: { port: 8443, tls: { cert: ${join(directory, "cert.pem")}, key: ${join(directory, "key.pem")} } } }\n` +
       `  domain: ${domain}\n` +
