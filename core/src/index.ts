@@ -83,6 +83,7 @@ export type { AnswerSink } from "./http/proxy/answer-reader.js";
 export * from "./http/proxy/http-connection.js";
 export * from "./http/proxy/idle-connections.js";
 export * from "./http/proxy/pass-request.js";
+export { lastAnswer } from "./http/proxy/proxy-upgrade.js";
 export { headerLines } from "./http/messages/header-lines.js";
 export { HttpError, type HttpErrorOptions, withReason } from "./http/messages/http-error.js";
 export * from "./http/clients/sandbox-sockets.js";

@@ -141,7 +141,7 @@ class Tunnel implements HttpExchange {
 }
 
 /** A response on the socket of a refused upgrade. The socket is closed after it. */
-function lastAnswer(
+export function lastAnswer(
   message: IncomingMessage,
   socket: Duplex,
   { headers, status }: Pick<AnswerHead, "headers" | "status">,

@@ -9,8 +9,8 @@ import {
   type ServerResponse,
 } from "node:http";
 import { createServer as createTlsServer, Agent as HttpsAgent } from "node:https";
-import { type AddressInfo, connect } from "node:net";
-import { buffer } from "node:stream/consumers";
+import { type AddressInfo, connect, type Socket } from "node:net";
+import { buffer, text } from "node:stream/consumers";
 import { setTimeout as pause } from "node:timers/promises";
 import { describe, it } from "node:test";
 import type { SurfaceRequest } from "@coppice/core";
@@ -160,6 +160,62 @@ describe("a request that is passed on", () => {
   });
 });
 
+describe("an upgrade that is passed on", () => {
+  it(
+    "is refused with the other server's whole answer, or is cut where that is cut",
+    { timeout: 10_000 },
+    async () => {
+      await using pair = await relayed(() => {});
+      pair.other.on("upgrade", (message, socket) => {
+        const long = "x".repeat(60_000);
+        const head = `HTTP/1.1 403 Forbidden\r\nx-long: ${long}\r\ntransfer-encoding: chunked\r\nconnection: close\r\n\r\n`;
+        socket.write(`${head}4\r\nbody\r\n`);
+        if (message.url === "/cut") setTimeout(() => socket.destroy(), 50);
+        else socket.end("0\r\n\r\n");
+      });
+      for (const path of ["/refused", "/cut"]) {
+        const asked = request(pair.url + path, {
+          maxHeaderSize: 100_000,
+          headers: { connection: "upgrade", upgrade: "websocket" },
+        });
+        const [answer] = (await once(asked.end(), "response")) as [IncomingMessage];
+        assert.equal(answer.statusCode, 403);
+        if (path === "/cut") await assert.rejects(text(answer));
+        else assert.equal(await text(answer), "body");
+      }
+    },
+  );
+
+  it(
+    "ends with its client also where it is never answered, and has what that sent early",
+    { timeout: 10_000 },
+    async () => {
+      await using pair = await relayed(() => {});
+      for (const path of ["/silent", "/echoes"]) {
+        const client = connect(Number(new URL(pair.url).port), "127.0.0.1");
+        client.write(
+          `GET ${path} HTTP/1.1\r\nhost: front\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n`,
+        );
+        const [, upgraded] = (await once(pair.other, "upgrade")) as [IncomingMessage, Socket];
+        client.write("early");
+        await pause(50);
+        if (path === "/echoes") {
+          upgraded.write(
+            "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n",
+          );
+          upgraded.pipe(upgraded);
+          client.end();
+          assert.match(await text(client), /early$/);
+        } else {
+          client.end();
+          await once(upgraded.on("error", () => undefined).resume(), "end");
+          upgraded.destroy();
+        }
+      }
+    },
+  );
+});
+
 /** A server in front that passes every request on to another one. */
 async function relayed(
   serve: (message: IncomingMessage, response: ServerResponse) => void,
@@ -180,6 +236,10 @@ async function relayed(
   });
   const front = createServer((message, response) => {
     peer.relay(REQUEST, { message, response }).catch(() => response.writeHead(503).end());
+  });
+  front.on("upgrade", (message, socket, head) => {
+    socket.on("error", () => undefined);
+    void peer.relayUpgrade(REQUEST, { message, socket, head });
   });
   return {
     url: `http://127.0.0.1:${await listen(front)}`,

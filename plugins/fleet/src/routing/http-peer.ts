@@ -7,10 +7,11 @@ import {
   type ServerResponse,
 } from "node:http";
 import { Agent as HttpsAgent, request as requestHttps } from "node:https";
-import type { Duplex } from "node:stream";
+import { type Duplex, pipeline } from "node:stream";
 import {
   type Gathered,
   headerLines,
+  lastAnswer,
   passRequest,
   type Peer,
   SandboxError,
@@ -19,7 +20,7 @@ import {
 import { textOf } from "../store/text-of.js";
 import { passedBackHeaders, passedOnHeaders, ownHeaders } from "./fleet-headers.js";
 import { Relay } from "./relay.js";
-import { RelayConnections } from "./relay-connections.js";
+import { HEAD_LIMIT_BYTES, RelayConnections } from "./relay-connections.js";
 
 export type PeerAnswer = Gathered["answers"][number];
 
@@ -42,6 +43,9 @@ export interface HttpPeerOptions {
   /** Called for each request that did not reach it. */
   readonly onFailure: () => void;
 }
+
+/** Limit of the bytes sent before an upgrade is answered. WebSocket clients send none. */
+const EARLY_BYTES = 64 * 1024;
 
 /** Connections to all peers. @param tls the authority of their certificates, where the system's do not do. */
 export function peerConnections(tls: { readonly ca?: string }): PeerConnections & Disposable {
@@ -114,17 +118,33 @@ export class HttpPeer implements Peer {
     const { promise: answered, resolve, reject } = Promise.withResolvers<void>();
     const headers = ["connection", "upgrade", "upgrade", String(message.headers.upgrade)];
     const sent = this.#request(request, message, { headers, agent: false });
+    // Read from the start: an unread socket does not reveal that its client has left.
+    const early = [head];
+    const keep = (bytes: Buffer): void => {
+      early.push(bytes);
+      if (early.reduce((sum, { length }) => sum + length, 0) > EARLY_BYTES) socket.destroy();
+    };
+    const leave = (): unknown => socket.destroy();
+    const stopKeeping = (): unknown => socket.off("data", keep).off("end", leave);
+    socket.on("data", keep).once("end", leave);
     socket.once("close", () => {
       sent.destroy();
       resolve();
     });
-    sent.on("error", (error) => reject(this.#unreachable(error)));
+    sent.on("error", (error) => {
+      // One that its client has given up did reach the server.
+      if (!socket.destroyed) reject(this.#unreachable(error));
+    });
     sent.once("response", (answer) => {
-      socket.write(headOf(answer, ["connection", "close"]));
-      answer.pipe(socket);
+      stopKeeping();
+      const { statusCode: status = 502, rawHeaders } = answer;
+      const refused = lastAnswer(message, socket, { status, headers: passedBackHeaders(rawHeaders) });
+      // Where the answer is cut, its client's connection is, too.
+      pipeline(answer, refused, () => undefined);
       resolve();
     });
     sent.once("upgrade", (answer, upstream, first) => {
+      stopKeeping();
       this.#track(upstream);
       upstream.on("error", () => socket.destroy());
       upstream.once("close", () => socket.destroy());
@@ -132,7 +152,7 @@ export class HttpPeer implements Peer {
       if (socket.destroyed) upstream.destroy();
       socket.write(headOf(answer, ["connection", "upgrade", "upgrade", String(answer.headers.upgrade)]));
       socket.write(first);
-      upstream.write(head);
+      upstream.write(Buffer.concat(early));
       upstream.pipe(socket).pipe(upstream);
       resolve();
     });
@@ -201,6 +221,7 @@ export class HttpPeer implements Peer {
       headers: [...passedOnHeaders(message, request, { secret, listener: request.surface }), ...headers],
       // The client's Host is one of its headers.
       setHost: false,
+      maxHeaderSize: HEAD_LIMIT_BYTES,
       agent: agent ?? connections[isTls ? "https" : "http"],
     });
     this.#track(sent);

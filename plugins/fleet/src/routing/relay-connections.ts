@@ -16,7 +16,7 @@ export interface RelayConnectionsOptions {
 const IDLE_MS = 4000;
 const MOST_IDLE = 256;
 /** Most bytes of the head of an answer: what the other server took from a program, and its own headers. */
-const HEAD_LIMIT_BYTES = 256 * 1024;
+export const HEAD_LIMIT_BYTES = 256 * 1024;
 
 /** Connections to another server for requests that are passed on. Idle ones are kept for the next. */
 export class RelayConnections {
