@@ -12,15 +12,16 @@ function world({
   answer = { id: "new", server: "b" },
 }: {
   readonly state?: string;
-  readonly during?: (sandbox: { state: string }) => void;
+  readonly during?: (changeTo: (state: string) => void) => void;
   readonly answer?: object;
 } = {}) {
   const done: string[] = [];
-  const record = { id: ID, owner: "me", state, mounts: [], endsAtMs: 50_000 };
+  let record = { id: ID, owner: "me", state, mounts: [], endsAtMs: 50_000 };
+  const changeTo = (next: string): void => void (record = { ...record, state: next });
   let isThere = true;
   const note = async (what: string, next?: string): Promise<void> => {
     done.push(what);
-    if (next !== undefined) record.state = next;
+    if (next !== undefined) changeTo(next);
   };
   const options = {
     clock: { now: () => 0 },
@@ -50,7 +51,7 @@ function world({
     placement: { choose: async () => "b" },
     ask: async (server: string, path: string) => {
       done.push(`${path} ${server}`);
-      if (path === "/arrivals") during(record);
+      if (path === "/arrivals") during(changeTo);
       return answer;
     },
   };
@@ -70,9 +71,22 @@ describe("the move of a sandbox", () => {
   });
 
   it("is undone when a client resumed it meanwhile: what it wrote since would be lost", async () => {
-    const { moved, done } = await move({ during: (sandbox) => (sandbox.state = "running") });
-    assert.match(JSON.stringify(moved), /refusal.*was resumed/);
-    assert.deepEqual(done, ["pause", "lend", "/arrivals b", "take back", "/ends b"]);
+    for (const states of [["running"], ["running", "paused"]]) {
+      const { moved, done } = await move({ during: (changeTo) => states.forEach(changeTo) });
+      assert.match(JSON.stringify(moved), /refusal.*was resumed/);
+      assert.deepEqual(done, ["pause", "lend", "/arrivals b", "take back", "/ends b"]);
+    }
+  });
+
+  it("is one move for all that ask for it at a time", async () => {
+    const { moves, done } = world();
+    const { signal } = new AbortController();
+    const moved = await Promise.all([moves.move(ID, signal), moves.move(ID, signal)]);
+    assert.deepEqual(moved, [
+      { id: "new", server: "b" },
+      { id: "new", server: "b" },
+    ]);
+    assert.deepEqual(done, ["pause", "lend", "/arrivals b", "take back", "kill old moved"]);
   });
 
   it("leaves it running, with the rest of its life, when the other server refuses or is lost", async () => {

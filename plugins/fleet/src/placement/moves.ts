@@ -51,6 +51,7 @@ const UNDO_MS = 10_000;
 /** Moves sandboxes to other servers: their files go on in new ones. */
 export class Moves {
   readonly #options: MovesOptions;
+  readonly #moving = new Map<string, Promise<Moved>>();
 
   constructor(options: MovesOptions) {
     this.#options = options;
@@ -58,9 +59,16 @@ export class Moves {
 
   /**
    * Makes a sandbox with the files and the options of one of this server at another one, and ends it here. When it fails the
-   * sandbox goes on here as before.
+   * sandbox goes on here as before. Who asks while it is being moved gets the same answer: the pause of a move must not be
+   * taken for the owner's.
    */
   async move(id: string, signal: AbortSignal): Promise<Moved> {
+    const moving = this.#moving.get(id) ?? this.#attempt(id, signal).finally(() => this.#moving.delete(id));
+    this.#moving.set(id, moving);
+    return moving;
+  }
+
+  async #attempt(id: string, signal: AbortSignal): Promise<Moved> {
     try {
       const moved = await this.#move(id, signal);
       this.#options.log.info({ sandbox: id, as: moved.id, node: moved.server }, "a sandbox was moved");
@@ -96,24 +104,26 @@ export class Moves {
     const leftMs = wasRunning && endsAtMs !== undefined ? endsAtMs - clock.now() : undefined;
     // What a program writes after the snapshot would be lost.
     if (wasRunning) await sandboxes.pause(id);
+    // Each change of a sandbox makes another record.
+    const { record: paused } = sandboxes.get(id);
     try {
-      const moved = await snapshots.of(owner).lend(id, async (snapshot) => {
+      const made = await snapshots.of(owner).lend(id, async (snapshot) => {
         await using _lent = await templates.lend(snapshot, signal);
         const metadata = { ...record.metadata, [MOVED_FROM]: id };
         const request = { ...createdLike(record), template: snapshot.id, metadata };
         return await this.#createElsewhere({ request, leftMs, isPaused: !wasRunning }, signal);
       });
-      if (sandboxes.find(id)?.record.state !== "paused") {
-        await ask(moved.server, "/ends", { id: moved.id }, AbortSignal.timeout(UNDO_MS));
+      if (sandboxes.find(id)?.record !== paused) {
+        await ask(made.server, "/ends", { id: made.id }, AbortSignal.timeout(UNDO_MS));
         throw new SandboxError(
           "sandbox_state_conflict",
-          "it was resumed, or ended, while it was being moved",
+          "it was resumed, changed or ended while it was being moved",
         );
       }
       await sandboxes.kill(id, "moved");
-      return moved;
+      return made;
     } catch (error) {
-      if (wasRunning && sandboxes.find(id)?.record.state === "paused") await sandboxes.resume(id, leftMs);
+      if (wasRunning && sandboxes.find(id)?.record === paused) await sandboxes.resume(id, leftMs);
       throw error;
     }
   }
