@@ -51,16 +51,17 @@ export class RegistryAccess {
    */
   find({ registry, repository }: ImageReference, hasCredentials: boolean): Repository {
     const { allowed, mirrors, reserved } = this.#settings;
-    if (reserved !== undefined && `${registry}/${repository}/`.startsWith(`${reserved}/`))
-      throw new RegistryRefused(`'${reserved}' is for the servers of this fleet`);
     if (allowed !== undefined && !allowed.includes(registry)) {
       throw new RegistryRefused(`this server does not pull from '${registry}'`);
     }
     const mirror = hasCredentials ? undefined : mirrors[registry];
-    const place = `${mirror ?? (registry === "docker.io" ? DOCKER_HUB : registry)}/`;
-    const slash = place.indexOf("/");
-    const host = place.slice(0, slash);
-    const url = new URL(`${this.#schemeOf(host)}://${host}/v2${place.slice(slash)}${repository}/`);
+    const url = this.#urlOf(`${mirror ?? registry}/${repository}/`);
+    if (reserved !== undefined) {
+      // As they are connected to: with a port that goes without saying, or by a mirror, names differ.
+      const { host, pathname } = this.#urlOf(`${reserved}/`);
+      if (url.host === host && url.pathname.startsWith(pathname))
+        throw new RegistryRefused(`'${reserved}' is for the servers of this fleet`);
+    }
     return { url, isMirror: mirror !== undefined };
   }
 
@@ -96,8 +97,13 @@ export class RegistryAccess {
     if (!found.every(({ address }) => this.#guard.permits(address))) throw this.#notPublic(url);
   }
 
-  #schemeOf(host: string): string {
-    return this.#settings.insecure.includes(host) ? "http" : "https";
+  /** @param place a host and a path: `docker.io/library/debian/` */
+  #urlOf(place: string): URL {
+    const slash = place.indexOf("/");
+    const named = place.slice(0, slash);
+    const host = named === "docker.io" ? DOCKER_HUB : named;
+    const scheme = this.#settings.insecure.includes(host) ? "http" : "https";
+    return new URL(`${scheme}://${host}/v2${place.slice(slash)}`);
   }
 
   #notPublic({ host }: URL): RegistryRefused {

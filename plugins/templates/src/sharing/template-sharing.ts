@@ -80,14 +80,22 @@ export class TemplateSharing implements OtherServers {
     await this.#running;
   }
 
-  /** What a sandbox of a shared template begins with; undefined where this server cannot make one. */
+  /**
+   * What a sandbox of a shared template begins with; undefined where there is none. @throws SandboxError
+   * template_not_fetched where this server cannot make one now
+   */
   find(reference: TemplateReference, tenant: string): TemplateFacts | undefined {
     const found = this.#catalog.find(reference, tenant);
     if (found === undefined) return undefined;
     const { copies } = this.#options;
     const { templateId: id, template, buildId, build } = found;
     const copy = copies.find(buildId);
-    if (copy === undefined && !copies.canFetch(found)) return undefined;
+    if (copy === undefined && !copies.canFetch(found)) {
+      // The catalogue of its keeper says what it lacks. To all others it exists.
+      if (this.#options.store().templates.find(id) !== undefined) return undefined;
+      const text = `template '${reference.name}' cannot be fetched now, and this server has no files of it, please retry`;
+      throw new SandboxError("template_not_fetched", text);
+    }
     const result = copy?.result ?? {
       image: "",
       context: { environment: {}, user: "", workdir: undefined },
