@@ -182,6 +182,7 @@ export const plugin = definePlugin({
       store,
       nodes,
       sandboxes: found,
+      cordons,
       requireMember,
       connections,
       onFailure: metrics.hopFailed,

@@ -44,6 +44,8 @@ export interface PeerFinder {
    * @throws SandboxError when no server has it and one did not answer.
    */
   holderOf(held: HeldName, signal: AbortSignal): Promise<string | undefined>;
+  /** The name of another server for what none has yet; undefined where this one may get it. */
+  makerOfNew(): string | undefined;
 }
 
 /** The answers of all other servers to one request. */
@@ -69,6 +71,8 @@ export interface Peers {
    * @throws HeldElsewhere, which is for the surface; SandboxError while that cannot be told.
    */
   requireHere(carrier: RequestCarrier, held: Pick<HeldName, "kind" | "reference">): Promise<void>;
+  /** As `requireHere`, for a request that makes it where none has it: this server may be one that gets nothing new. */
+  requireMaker(carrier: RequestCarrier, held: Pick<HeldName, "kind" | "reference">): Promise<void>;
 }
 
 const NOTHING: Gathered = { answers: [], unreached: [] };
@@ -142,13 +146,23 @@ export class KnownPeers implements Peers {
   }
 
   async requireHere(carrier: RequestCarrier, held: Pick<HeldName, "kind" | "reference">): Promise<void> {
-    const request = requestOf(carrier);
-    const server = await this.#holder({ ...held, tenant: tenantOf(request) }, request);
-    if (server !== undefined) throw new HeldElsewhere(server);
+    await this.#requireOne(requestOf(carrier), held);
   }
 
-  async #holder(held: HeldName, { isPassedOn, signal }: SurfaceRequest): Promise<string | undefined> {
-    return isPassedOn || (await this.has(held)) ? undefined : this.#finder?.holderOf(held, signal);
+  async requireMaker(carrier: RequestCarrier, held: Pick<HeldName, "kind" | "reference">): Promise<void> {
+    await this.#requireOne(requestOf(carrier), held, this.#finder?.makerOfNew());
+  }
+
+  /** @param maker server of what none has */
+  async #requireOne(
+    request: SurfaceRequest,
+    { kind, reference }: Pick<HeldName, "kind" | "reference">,
+    maker?: string,
+  ): Promise<void> {
+    const held = { kind, reference, tenant: tenantOf(request) };
+    if (request.isPassedOn || (await this.has(held))) return;
+    const server = (await this.#finder?.holderOf(held, request.signal)) ?? maker;
+    if (server !== undefined) throw new HeldElsewhere(server);
   }
 
   /** The server that a request is for, by the error that it ended with here; undefined when that is its answer. */

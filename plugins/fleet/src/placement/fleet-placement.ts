@@ -1,5 +1,5 @@
 import { createHash, randomInt } from "node:crypto";
-import type { CreateSandbox } from "@coppice/core";
+import { type CreateSandbox, SandboxError } from "@coppice/core";
 import { NODES, type NodeRecord } from "../membership/node-record.js";
 import type { Check, FleetStore } from "../store/fleet-store.js";
 import type { KeyView } from "../store/key-view.js";
@@ -41,14 +41,17 @@ export class FleetPlacement {
     this.#options = options;
   }
 
-  /** @returns the name of another server; undefined for this one, also when none can have it: it says why. */
+  /**
+   * @returns the name of another server; undefined for this one, also when none can have it: it says why.
+   * @throws SandboxError fleet_unavailable when this one alone could, and is cordoned.
+   */
   async choose(request: CreateSandbox, signal?: AbortSignal): Promise<string | undefined> {
     const { node, requireMember } = this.#options;
     requireMember();
     const { idempotency, owner = "" } = request;
     const chosen =
       idempotency === undefined
-        ? await this.#best(request, signal)
+        ? await this.#first(request, signal)
         : await this.#once(`${IDEMPOTENCY}${digest(owner, idempotency.key)}`, request, signal);
     return chosen === node ? undefined : chosen;
   }
@@ -70,7 +73,7 @@ export class FleetPlacement {
             { key, modRevision: known.modRevision },
             { key: NODES + known.value, createRevision: 0 },
           ];
-    const value = (await this.#best(request, signal)) ?? node;
+    const value = (await this.#first(request, signal)) ?? node;
     const lease = await store.grant(keyKeptMs);
     const revision = await store.commit(checks, [{ put: key, value, lease }]);
     if (revision !== undefined) return value;
@@ -78,29 +81,59 @@ export class FleetPlacement {
     return (await store.get(key))?.value;
   }
 
-  async #best(request: CreateSandbox, signal: AbortSignal | undefined): Promise<string | undefined> {
-    const { node, nodes, cordons, offer: ownOffer, ask, random = randomInt } = this.#options;
-    const own = cordons.get(node) === undefined ? ownOffer(request) : { refusal: "cordoned" };
+  async #first(request: CreateSandbox, signal: AbortSignal | undefined): Promise<string | undefined> {
+    const { node, cordons, offer } = this.#options;
+    const own = offer(request);
+    const isCordoned = cordons.get(node) !== undefined;
+    const isOffered = "load" in own && !isCordoned;
+    const offers = isOffered ? [{ ...own, name: node, load: own.load * (1 - OWN_ADVANTAGE) }] : [];
+    const { best, refusals } = await this.#best(request, offers, signal);
+    if (best !== undefined) return best;
+    if ("load" in own && isCordoned)
+      throw new SandboxError(
+        "fleet_unavailable",
+        `server '${node}' gets no new sandboxes, and no other one can have this one`,
+      );
+    if ("load" in own || !isUnknown(own)) return undefined;
+    // One that has the template knows better what is wrong.
+    return refusals.find((refusal) => !isUnknown(refusal))?.name;
+  }
+
+  /** Chooses another server. @returns undefined when none can have it */
+  async elsewhere(request: CreateSandbox, signal: AbortSignal): Promise<string | undefined> {
+    return (await this.#best(request, [], signal)).best;
+  }
+
+  /** @param offers first ones, before others are asked */
+  async #best(
+    request: CreateSandbox,
+    offers: Named<Offered>[],
+    signal: AbortSignal | undefined,
+  ): Promise<{ readonly best: string | undefined; readonly refusals: readonly Named<Refusal>[] }> {
+    const { node, nodes, cordons, ask, random = randomInt } = this.#options;
     const others: Weighted[] = [];
     for (const [name, { stoppedAtMs, memoryMiB = MACHINE.memoryMiB }] of nodes.entries())
       if (name !== node && stoppedAtMs === undefined && cordons.get(name) === undefined)
         others.push({ name, weight: memoryMiB });
-    const offers = "load" in own ? [{ ...own, name: node, load: own.load * (1 - OWN_ADVANTAGE) }] : [];
+    const refusals: Named<Refusal>[] = [];
     for (let count = ASKED; ; count = BATCH) {
       const asked = draw(others, count, random).map(async (name) => ({
         name,
         offer: await ask(name, request, signal),
       }));
-      for (const { name, offer } of await Promise.all(asked))
-        if (offer !== undefined && "load" in offer) offers.push({ ...offer, name });
+      for (const { name, offer } of await Promise.all(asked)) {
+        if (offer === undefined) continue;
+        if ("load" in offer) offers.push({ ...offer, name });
+        else refusals.push({ ...offer, name });
+      }
       const best = await this.#firstReady(offers.splice(0), request, signal);
-      if (best !== undefined || others.length === 0) return best;
+      if (best !== undefined || others.length === 0) return { best, refusals };
     }
   }
 
   /** The best server of some offers; one that cannot fetch the template of its sandbox is left out. */
   async #firstReady(
-    offers: readonly (Extract<Offer, { load: number }> & { readonly name: string })[],
+    offers: readonly Named<Offered>[],
     request: CreateSandbox,
     signal: AbortSignal | undefined,
   ): Promise<string | undefined> {
@@ -108,6 +141,15 @@ export class FleetPlacement {
       if (fetches !== true || (await this.#options.fetchAt(name, request, signal))) return name;
     return undefined;
   }
+}
+
+type Offered = Extract<Offer, { load: number }>;
+type Refusal = Extract<Offer, { refusal: string }>;
+type Named<T> = T & { readonly name: string };
+
+/** True of a server that does not have what the sandbox is to be made of. */
+function isUnknown({ reason }: Refusal): boolean {
+  return reason === "template_not_found" || reason === "volume_not_found";
 }
 
 function digest(tenant: string, key: string): string {

@@ -48,7 +48,7 @@ function world({
         return { [Symbol.asyncDispose]: () => note("take back") };
       },
     },
-    placement: { choose: async () => "b" },
+    placement: { elsewhere: async () => "b" },
     ask: async (server: string, path: string) => {
       done.push(`${path} ${server}`);
       if (path === "/arrivals") during(changeTo);

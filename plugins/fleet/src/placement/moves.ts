@@ -36,7 +36,7 @@ export interface MovesOptions {
   readonly sandboxes: Pick<Sandboxes, "create" | "get" | "find" | "pause" | "resume" | "kill" | "setTimeout">;
   readonly snapshots: Snapshots;
   readonly templates: Pick<SharedTemplates, "lend">;
-  readonly placement: Pick<FleetPlacement, "choose">;
+  readonly placement: Pick<FleetPlacement, "elsewhere">;
   readonly ask: (server: string, path: string, question: unknown, signal: AbortSignal) => Promise<unknown>;
   readonly clock: Clock;
   readonly log: Pick<Logger, "info" | "warn">;
@@ -132,7 +132,7 @@ export class Moves {
     const { placement, ask, clock } = this.#options;
     const untilMs = clock.now() + PATIENCE_MS;
     for (;;) {
-      const server = await placement.choose(wanted.request, signal);
+      const server = await placement.elsewhere(wanted.request, signal);
       if (server !== undefined) {
         const answer = moveAnswer.parse(await ask(server, "/arrivals", wanted, signal));
         if ("id" in answer) return answer;

@@ -1,5 +1,5 @@
 import { availableParallelism, loadavg, totalmem } from "node:os";
-import { type CreateSandbox, messageOf, type Sandboxes } from "@coppice/core";
+import { type CreateSandbox, messageOf, SandboxError, type Sandboxes } from "@coppice/core";
 import { z } from "zod";
 
 /** What a server says to a new sandbox: how much it has to do, or why it cannot have it. */
@@ -12,7 +12,11 @@ export const offer = z.union([
     /** True where its template is another server's: it is asked to fetch it before it gets the request. */
     fetches: z.boolean().optional(),
   }),
-  z.object({ refusal: z.string() }),
+  z.object({
+    refusal: z.string(),
+    /** The reason of its error, where it has one. */
+    reason: z.string().optional(),
+  }),
 ]);
 
 /** What a server's sandboxes share. */
@@ -53,7 +57,7 @@ export function ownOffer(
   try {
     remote = sandboxes.check(request);
   } catch (error) {
-    return { refusal: messageOf(error) };
+    return { refusal: messageOf(error), ...(error instanceof SandboxError && { reason: error.reason }) };
   }
   const memories = sandboxes.list().map(({ record }) => record.limits.memoryMiB ?? 0);
   const usedMiB = memories.reduce((sum, memory) => sum + Math.max(memory, LEAST_MEMORY_MIB), 0);

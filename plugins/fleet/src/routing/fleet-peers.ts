@@ -1,3 +1,4 @@
+import { randomInt } from "node:crypto";
 import type { IncomingMessage } from "node:http";
 import {
   type Arrival,
@@ -33,6 +34,8 @@ export interface FleetPeersOptions {
   readonly store: FleetStore;
   readonly nodes: Pick<KeyView<NodeRecord>, "get" | "entries">;
   readonly sandboxes: Pick<KeyView<FleetSandbox>, "get">;
+  /** Servers that get nothing new. */
+  readonly cordons: Pick<KeyView<true>, "get">;
   /** Throws while this server may not act for the fleet. */
   readonly requireMember: () => void;
   readonly connections: PeerConnections;
@@ -119,6 +122,15 @@ export class FleetPeers implements PeerFinder {
     const peer = new HttpPeer({ node: server, address, secret, connectMs, connections, onFailure });
     this.#peers.set(server, peer);
     return peer;
+  }
+
+  makerOfNew(): string | undefined {
+    const { node, nodes, cordons } = this.#options;
+    if (cordons.get(node) === undefined) return undefined;
+    const others = this.#others().filter(
+      (name) => cordons.get(name) === undefined && nodes.get(name)?.stoppedAtMs === undefined,
+    );
+    return others[randomInt(Math.max(1, others.length))];
   }
 
   endOf(id: SandboxId): EndedSandbox | undefined {

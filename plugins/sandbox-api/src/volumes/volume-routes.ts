@@ -37,7 +37,7 @@ export function mountVolumes(router: Router, { volumes, domain, maxBody, peers }
   router.post("/volumes", async (ctx) => {
     const { name, sizeMB } = await readJsonBody(ctx.req, createVolumeBody, { limitBytes: maxBody });
     // A name is of one volume on all servers.
-    await peers.requireHere(ctx, { kind: "volume", reference: name });
+    await peers.requireMaker(ctx, { kind: "volume", reference: name });
     const made = await own(ctx).create({ name, sizeMiB: sizeMB ?? undefined });
     ctx.status = 201;
     ctx.body = volumeAndTokenBody(made, domain());

@@ -46,7 +46,7 @@ export function mountBuilds(router: Router, services: ApiServices): void {
     const name = body.name || body.alias;
     if (!name) throw new SandboxError("template_build_invalid", "Name is required");
     // A template is built where its earlier builds are.
-    await peers.requireHere(ctx, { kind: "template", reference: name });
+    await peers.requireMaker(ctx, { kind: "template", reference: name });
     const limits = limitsOf(body, { config, backend });
     const tenant = tenantOf(ctx);
     const { template, buildId, tags } = requests.request({

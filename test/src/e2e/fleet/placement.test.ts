@@ -93,6 +93,10 @@ describe("new sandboxes of a fleet", { timeout: 120_000 }, () => {
     });
     for (let made = 0; made < 4; made += 1) await Sandbox.create();
     assert.deepEqual(counts(), [0, 4, 0]);
+    // They could, and it is full.
+    await assert.rejects(Sandbox.create(), /gets no new sandboxes, and no other one can have this one/);
+    await assert.rejects(Sandbox.create("missing"), /template 'missing' not found/);
+    assert.deepEqual(counts(), [0, 4, 0]);
     await cordon("uncordon");
   });
 });

@@ -8,6 +8,7 @@ import { type Cluster, reasonWithoutEtcd, startEtcd } from "@coppice/plugin-flee
 import { Sandbox, Template, Volume } from "e2b";
 import { startCoppice } from "../../harness/server/coppice-command.js";
 import { API_KEY } from "../../harness/server/api-key.js";
+import { eventually } from "../../harness/host/eventually.js";
 import { type ImageHub, openImageHub } from "../../harness/server/image-hub.js";
 import { missingForNamespaces } from "../../harness/server/on-each-backend.js";
 import { pointSdkAt } from "../../harness/server/point-sdk-at.js";
@@ -192,5 +193,22 @@ describe("templates, snapshots and volumes of a fleet", { skip, timeout: 280_000
     }
     assert.equal((await call(1, "/templates/built", "DELETE")).status, 204);
     for (const index of [0, 1]) assert.equal((await call(index, "/templates/built")).status, 404);
+  });
+
+  it("volumes and templates are made elsewhere by a server that is cordoned: their sandboxes could be nowhere", async () => {
+    await fleet.coppice("cordon", "node0");
+    at(0);
+    await eventually("the cordon is known", async () => {
+      const made = await Promise.all(Array.from({ length: 5 }, () => Sandbox.create()));
+      const areElsewhere = fleet.servers[0]?.sandboxes.list().length === 0;
+      for (const sandbox of made) await sandbox.kill();
+      return areElsewhere;
+    });
+    await Volume.create("late");
+    await Template.build(Template().fromImage("ubuntu:22.04").runCmd("echo late > version"), "late");
+    const sandbox = await Sandbox.create("late", { volumeMounts: { "/data": "late" } });
+    assert.equal((await sandbox.files.read("version")).trim(), "late");
+    await sandbox.kill();
+    await fleet.coppice("uncordon", "node0");
   });
 });

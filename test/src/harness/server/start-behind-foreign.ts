@@ -59,7 +59,7 @@ export async function startBehindForeign(
     await cordon(common.etcd, FOREIGN);
     const { backend = "local-process" } = options;
     const { [backend]: _, ...others } = settings;
-    // It keeps what it has, too: volumes are made by the server that is asked, and their sandboxes with them.
+    // Two servers of one host need directories of their own.
     const own =
       typeof dataDir === "string"
         ? {
