@@ -85,16 +85,20 @@ async function fetchForTests(paths) {
   return { ...(await ensureTestPackages()), ...(await testGuest(paths)), ...(await testVenvs()) };
 }
 
-/** Builds from nothing, lints, and runs all tests, or those of the named workspaces or files. */
+/**
+ * Builds from nothing, lints, and runs all tests or those of the named workspaces. For named files it compiles what
+ * changed, and does not lint.
+ */
 export async function run(paths) {
   const toolchain = await prepare();
   const fetched = fetchForTests(paths);
   // Handled below: until then a failure of the build comes first.
   fetched.catch(() => undefined);
-  await cleanBuild();
+  const areFiles = paths.length > 0 && paths.every((path) => path.endsWith(".ts"));
+  if (!areFiles) await cleanBuild();
   await build(toolchain);
   // The tests run even after a finding of the linter.
-  const lintError = await lint(toolchain).catch((error) => error);
+  const lintError = areFiles ? undefined : await lint(toolchain).catch((error) => error);
   Object.assign(toolchain.environment, await fetched);
   const code = await runTests(toolchain, await testGlobs(paths));
   if (lintError !== undefined && !(lintError instanceof FailedStep)) throw lintError;
