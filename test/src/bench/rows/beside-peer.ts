@@ -1,3 +1,4 @@
+import { settled } from "../kit/settled.js";
 import type { ServerClient } from "../kit/server-client.js";
 import type { ComparedRow } from "../report/compared-row.js";
 import { summarize } from "../report/statistics.js";
@@ -5,7 +6,7 @@ import type { Row, RowOptions } from "./row.js";
 
 const ROUNDS = 5;
 
-/** Measures a row on our server and on a peer, round by round in turns. @returns the median of each. */
+/** Measures a row on our server and on a peer, round by round in turns, each on a settled machine. @returns the median of each. */
 export async function besidePeer(
   row: Row,
   { here, peer }: { readonly here: ServerClient; readonly peer: ServerClient },
@@ -16,7 +17,10 @@ export async function besidePeer(
     for (const server of [here, peer])
       prepared.push({ measured: await row.prepare(server, options), figures: [] as number[] });
     for (let round = 0; round < ROUNDS; round += 1)
-      for (const { measured, figures } of prepared) figures.push(await measured.measure());
+      for (const { measured, figures } of prepared) {
+        await settled();
+        figures.push(await measured.measure());
+      }
   } finally {
     for (const { measured } of prepared) await measured.close();
   }
