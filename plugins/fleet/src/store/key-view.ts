@@ -7,7 +7,10 @@ export interface KeyViewOptions<T> {
   readonly prefix: string;
   /** What is kept of an entry; undefined leaves it out. @param name the key without the prefix. */
   readonly parse: (entry: Entry, name: string) => T | undefined;
-  /** Called for each change after the first listing; `value` is undefined for a name that is gone. */
+  /**
+   * Called for each change after the first listing; `value` is undefined for a name that is gone. One for which it throws is
+   * told again.
+   */
   readonly onChange?: (name: string, value: T | undefined, before: T | undefined) => void;
   readonly log: Pick<Logger, "debug" | "error">;
 }
@@ -113,6 +116,13 @@ export class KeyView<T> {
     const value = entry && this.#options.parse(entry, name);
     if (value === undefined) this.#values.delete(name);
     else this.#values.set(name, value);
-    if (value !== undefined || before !== undefined) this.#options.onChange?.(name, value, before);
+    if (value === undefined && before === undefined) return;
+    try {
+      this.#options.onChange?.(name, value, before);
+    } catch (error) {
+      // The next listing tells that a name is gone only of those that are known.
+      if (before !== undefined) this.#values.set(name, before);
+      throw error;
+    }
   }
 }
