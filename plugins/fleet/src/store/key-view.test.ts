@@ -16,7 +16,7 @@ function storeThatLoses(key: string): Pick<FleetStore, "each" | "watch"> {
         isThere = false;
         yield { kind: "changes", revision: 2, changes: [{ key, entry: undefined }] };
       }
-      await new Promise((resolve) => signal.addEventListener("abort", resolve));
+      if (!signal.aborted) await new Promise((resolve) => signal.addEventListener("abort", resolve));
     },
   };
 }
