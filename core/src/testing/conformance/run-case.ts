@@ -67,7 +67,7 @@ async function attempt(
   subject: ConformanceSubject,
   teardownTimeoutMs: number,
 ): Promise<void> {
-  const before = await takeHostSnapshot();
+  const before = takeHostSnapshot();
   const context = new ConformanceContext(subject);
   const problems: unknown[] = [];
   const collect = (error: unknown): void => void problems.push(error);

@@ -1,4 +1,4 @@
-import { readFile, readdir } from "node:fs/promises";
+import { readdirSync, readFileSync, readlinkSync } from "node:fs";
 import { setTimeout as sleep } from "node:timers/promises";
 import type { ConformanceSubject } from "./conformance-case.js";
 
@@ -9,17 +9,20 @@ const POLL_MS = 50;
 export interface HostSnapshot {
   readonly mounts: ReadonlySet<string>;
   readonly descriptors: number;
-  /** Child processes of this process, direct or not. */
-  readonly descendants: ReadonlySet<string>;
+  /** Child processes of this process, direct or not: ids by keys that no other process gets. */
+  readonly descendants: ReadonlyMap<string, string>;
 }
 
-export async function takeHostSnapshot(): Promise<HostSnapshot> {
-  const mounts = await readFile("/proc/self/mountinfo", "utf8").catch(() => "");
-  const descriptors = await readdir("/proc/self/fd").catch(() => []);
-  const descendants = new Set((await findDescendants()).map(({ key }) => key));
+export function takeHostSnapshot(): HostSnapshot {
   // Names of network namespaces are mounts, too, and processes beside this one make some.
-  const lines = mounts.split("\n").filter((line) => !line.includes(" - nsfs "));
-  return { mounts: new Set(lines), descriptors: descriptors.length, descendants };
+  const lines = readOf("self", "mountinfo")
+    .split("\n")
+    .filter((line) => !line.includes(" - nsfs "));
+  return {
+    mounts: new Set(lines),
+    descriptors: namesIn("/proc/self/fd").length,
+    descendants: findDescendants(),
+  };
 }
 
 /**
@@ -44,10 +47,10 @@ async function leaksNow(
   before: HostSnapshot,
   ids: readonly string[],
 ): Promise<readonly string[]> {
-  const now = await takeHostSnapshot();
+  const now = takeHostSnapshot();
   const descriptors = now.descriptors - before.descriptors;
   return [
-    ...(await processesLeft(before, ids)),
+    ...processesLeft(now, before, ids),
     ...[...now.mounts].filter((mount) => !before.mounts.has(mount)).map((mount) => `mount ${mount}`),
     ...(descriptors > 0 ? [`${descriptors} more open descriptors`] : []),
     ...((await subject.leaks?.()) ?? []),
@@ -58,56 +61,79 @@ async function leaksNow(
  * Processes of sandboxes, recognised by signs that a backend cannot avoid: this process started them, or an id is in
  * their environment, arguments, control group or mounts.
  */
-async function processesLeft(before: HostSnapshot, ids: readonly string[]): Promise<string[]> {
-  const started = (await findDescendants()).filter(({ key }) => !before.descendants.has(key));
-  const found = new Set(started.map(({ pid }) => pid));
-  await Promise.all(
-    (await listPids()).map(async (pid) => {
-      const traces = ["environ", "cmdline", "cgroup", "mountinfo"].map((file) => readOf(pid, file));
-      const text = (await Promise.all(traces)).join("\n");
-      if (pid !== process.pid && ids.some((id) => text.includes(id)) && !(await isZombie(pid)))
-        found.add(pid);
-    }),
-  );
-  return Promise.all(
-    [...found].map(async (pid) => {
-      const command = await readOf(pid, "cmdline");
-      return `process ${pid} (${command.replaceAll("\0", " ").trim()})`;
-    }),
-  );
+function processesLeft(now: HostSnapshot, before: HostSnapshot, ids: readonly string[]): string[] {
+  const found = new Set<string>();
+  for (const [key, pid] of now.descendants) if (!before.descendants.has(key)) found.add(pid);
+  const readMounts = mountsReader();
+  for (const pid of listPids()) {
+    const traces = ["environ", "cmdline", "cgroup"].map((file) => readOf(pid, file));
+    const text = [...traces, readMounts(pid)].join("\n");
+    if (pid !== `${process.pid}` && ids.some((id) => text.includes(id)) && !isZombie(pid)) found.add(pid);
+  }
+  return [...found].map((pid) => `process ${pid} (${readOf(pid, "cmdline").replaceAll("\0", " ").trim()})`);
 }
 
-interface Descendant {
-  readonly pid: number;
-  /** With the start time: pids are reused. */
-  readonly key: string;
+/** Reads the mounts that a process sees, once for all that have the same namespace and root: they are the longest. */
+function mountsReader(): (pid: string) => string {
+  const seen = new Map<string, string>();
+  return (pid) => {
+    const place = placeOf(pid);
+    const mounts = seen.get(place) ?? readOf(pid, "mountinfo");
+    if (place !== "") seen.set(place, mounts);
+    return mounts;
+  };
 }
 
-async function findDescendants(): Promise<readonly Descendant[]> {
-  const all = await Promise.all(
-    (await listPids()).map(async (pid) => {
-      // After the name, which may contain anything: state, parent, …; the 20th of them is the start.
-      const [state, parent, ...rest] = (await readOf(pid, "stat")).replace(/^.*\) /s, "").split(" ");
-      return { pid, parent: Number(parent), isAlive: state !== "Z", key: `${pid} ${rest[17]}` };
-    }),
-  );
-  const found = new Map<number, (typeof all)[number]>();
-  let children = all.filter(({ parent }) => parent === process.pid);
+/** Mount namespace and root of a process; empty where they cannot be read. */
+function placeOf(pid: string): string {
+  try {
+    return ["ns/mnt", "root"].map((link) => readlinkSync(`/proc/${pid}/${link}`)).join(" ");
+  } catch {
+    return "";
+  }
+}
+
+/** Those that are alive. Their keys have the start time, since ids are reused. */
+function findDescendants(): ReadonlyMap<string, string> {
+  const all = listPids().map((pid) => {
+    // After the name, which may contain anything: state, parent, …; the 20th of them is the start.
+    const [state, parent = "", ...rest] = readOf(pid, "stat")
+      .replace(/^.*\) /s, "")
+      .split(" ");
+    return { pid, parent, isAlive: state !== "Z", key: `${pid} ${rest[17]}` };
+  });
+  const found = new Map<string, (typeof all)[number]>();
+  let children = all.filter(({ parent }) => parent === `${process.pid}`);
   while (children.length > 0) {
     for (const child of children) found.set(child.pid, child);
     children = all.filter(({ pid, parent }) => found.has(parent) && !found.has(pid));
   }
-  return [...found.values()].filter(({ isAlive }) => isAlive);
+  return new Map([...found.values()].filter(({ isAlive }) => isAlive).map(({ key, pid }) => [key, pid]));
 }
 
-async function isZombie(pid: number): Promise<boolean> {
-  return /\) Z /.test(await readOf(pid, "stat"));
+function isZombie(pid: string): boolean {
+  return /\) Z /.test(readOf(pid, "stat"));
 }
 
-async function listPids(): Promise<readonly number[]> {
-  return (await readdir("/proc").catch(() => [])).filter((name) => /^\d+$/.test(name)).map(Number);
+function listPids(): readonly string[] {
+  return namesIn("/proc").filter((name) => /^\d+$/.test(name));
 }
 
-function readOf(pid: number, file: string): Promise<string> {
-  return readFile(`/proc/${pid}/${file}`, "latin1").catch(() => "");
+// A file of /proc is read at once: over the thread pool each would take several times the processor time, and each case
+// reads hundreds.
+
+function namesIn(directory: string): readonly string[] {
+  try {
+    return readdirSync(directory);
+  } catch {
+    return [];
+  }
+}
+
+function readOf(pid: string, file: string): string {
+  try {
+    return readFileSync(`/proc/${pid}/${file}`, "latin1");
+  } catch {
+    return "";
+  }
 }
