@@ -1,6 +1,12 @@
 import assert from "node:assert/strict";
 import { describe, it } from "node:test";
-import { parseTemplateReference, type SharedTemplates } from "@coppice/core";
+import {
+  parseTemplateReference,
+  SandboxError,
+  type SharedTemplates,
+  type SnapshotRecord,
+} from "@coppice/core";
+import { fakeClock } from "@coppice/core/testing";
 import { sharedText } from "./shared-record.js";
 import { TemplateSharing, type TemplateSharingOptions } from "./template-sharing.js";
 
@@ -41,5 +47,120 @@ describe("a template of another server", () => {
       assert.throws(() => asked("me"), { code: "unavailable", reason: "template_not_fetched" });
       assert.equal(asked("you"), undefined);
     }
+  });
+});
+
+const INTERVAL_MS = 1000;
+
+/** A server with a template of two builds that are in no registry yet. */
+function keeper({
+  push,
+  put,
+}: {
+  readonly push: (reference: string) => Promise<string>;
+  readonly put?: () => void;
+}) {
+  const clock = fakeClock();
+  const template = { id: "t", owner: "me", namespace: "me", alias: "web", isPublic: false, createdAtMs: 0 };
+  const builds = new Map<string, { digest?: string }>([
+    ["large", {}],
+    ["small", {}],
+  ]);
+  const pushed: string[] = [];
+  const told = new Map<string, string | undefined>();
+  let looks = 0;
+  const known = (id: string) => {
+    const value = told.get(id);
+    return told.has(id) ? { value, revision: 1, keeper: "self" } : undefined;
+  };
+  const options = {
+    clock,
+    intervalMs: INTERVAL_MS,
+    registry: "registry.example.com/fleet",
+    log: { info: () => {}, warn: () => {} },
+    copies: { retain: () => {}, stop: async () => {} },
+    keeper: { sweep: async () => void (looks += 1) },
+    buildsInUse: () => [],
+    pushes: {
+      prepare: ({ target }: { readonly target: { readonly reference: string } }) => ({
+        run: () => {
+          pushed.push(target.reference);
+          return push(target.reference);
+        },
+      }),
+    },
+    shared: {
+      records: {
+        entries: () => [...told.keys()].map((id) => [id, known(id)]),
+        get: known,
+        read: async (id: string) => known(id),
+        put: async (id: string, value: string | undefined) => {
+          told.set(id, value);
+          put?.();
+        },
+      },
+    },
+    store: () => ({
+      secret: () => "",
+      templates: { all: () => [template], find: (id: string) => (id === "t" ? template : undefined) },
+      tags: { list: () => [...builds.keys()].map((id) => ({ name: id, buildId: id })) },
+      builds: {
+        find: (id: string) => ({
+          ...builds.get(id),
+          backend: "memory",
+          limits: { cpuCount: 1, memoryMiB: 512 },
+        }),
+        unfinished: () => [],
+        pushed: (id: string, digest: string) => void builds.set(id, { digest }),
+      },
+    }),
+  };
+  const made = new TemplateSharing(options as unknown as TemplateSharingOptions);
+  return { made, clock, pushed, told, looks: () => looks };
+}
+
+describe("the server that keeps templates", () => {
+  const digest = `sha256:${"0".repeat(64)}`;
+
+  it("packs a build once that no registry can have, and shares the others", async () => {
+    const { made, clock, pushed, told } = keeper({
+      push: async (reference) => {
+        if (reference.endsWith("large")) throw new SandboxError("image_too_large", "it has holes");
+        return digest;
+      },
+    });
+    made.start();
+    await clock.advance(5 * INTERVAL_MS);
+    assert.deepEqual(pushed, ["registry.example.com/fleet/t:large", "registry.example.com/fleet/t:small"]);
+    const { builds } = JSON.parse(told.get("t") ?? "") as { builds: Record<string, { digest?: string }> };
+    assert.deepEqual([builds["large"]?.digest, builds["small"]?.digest], [undefined, digest]);
+    await made.stop();
+  });
+
+  it("looks once more, and not many times, after a registry that was silent", async () => {
+    const { promise, resolve } = Promise.withResolvers<string>();
+    const { made, clock, looks } = keeper({ push: () => promise });
+    made.start();
+    await clock.advance(20 * INTERVAL_MS);
+    assert.equal(looks(), 0);
+    resolve(digest);
+    await clock.advance(0);
+    await clock.advance(0);
+    assert.equal(looks(), 2);
+    await made.stop();
+  });
+
+  it("takes a snapshot back that may have been lent although the store did not say so", async () => {
+    let failures = 1;
+    const { made, told } = keeper({
+      push: async () => digest,
+      put: () => {
+        if (failures-- > 0) throw new SandboxError("fleet_unavailable", "no answer");
+      },
+    });
+    const snapshot = { id: "s", owner: "me", template: "t", backend: "memory", limits: {}, takenAtMs: 0 };
+    const lent = made.lend(snapshot as unknown as SnapshotRecord, new AbortController().signal);
+    await assert.rejects(lent, { reason: "fleet_unavailable" });
+    assert.deepEqual([...told], [["s", undefined]]);
   });
 });

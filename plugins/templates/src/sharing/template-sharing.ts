@@ -45,6 +45,8 @@ export interface TemplateSharingOptions {
 /** How often a build tries to tell the others that its tags are about to move. */
 const ATTEMPTS = 10;
 const PAUSE_MS = 1000;
+/** Reasons for which a build is never pushed, whatever its registry does. */
+const UNSHAREABLE: ReadonlySet<string> = new Set(["image_too_large", "template_push_unsupported"]);
 /** Until the other plugins have started. */
 const FIRST_MS = 500;
 
@@ -57,11 +59,15 @@ export class TemplateSharing implements OtherServers {
   readonly #catalog: SharedCatalog;
   readonly #stopping = new AbortController();
   #running: Promise<void> = Promise.resolve();
+  /** True when a look begins after the one that is under way. */
+  #isWaiting = false;
   #disarm = (): void => {};
   /** Ids of snapshots. */
   readonly #lent = new Set<string>();
   /** Builds whose tags are about to move to them. */
   readonly #announced = new Set<string>();
+  /** Builds that no registry can have. */
+  readonly #unshareable = new Set<string>();
   readonly #telling = new Semaphore(1);
 
   constructor(options: TemplateSharingOptions) {
@@ -191,14 +197,19 @@ export class TemplateSharing implements OtherServers {
       builds: { [buildId]: { digest, backend, limits: { cpuCount, memoryMiB, diskMiB } } },
     });
     this.#lent.add(id);
-    await shared.records?.put(id, value, undefined);
-    return {
-      [Symbol.asyncDispose]: async () => {
-        this.#lent.delete(id);
-        // Where it fails, the next look removes it.
-        await this.removed(id).catch(() => {});
-      },
+    const takeBack = async (): Promise<void> => {
+      this.#lent.delete(id);
+      // Where it fails, the next look removes it.
+      await this.removed(id).catch(() => {});
     };
+    try {
+      await shared.records?.put(id, value, undefined);
+    } catch (error) {
+      // It may be there all the same.
+      await takeBack();
+      throw error;
+    }
+    return { [Symbol.asyncDispose]: takeBack };
   }
 
   /** Shares what is new soon, without waiting for it. */
@@ -211,8 +222,14 @@ export class TemplateSharing implements OtherServers {
     this.#disarm();
     if (this.#stopping.signal.aborted) return;
     this.#disarm = clock.after(afterMs, () => {
-      this.#running = this.#running.then(() => this.#run());
       this.#arm(intervalMs);
+      // While a registry is silent, looks must not pile up.
+      if (this.#isWaiting) return;
+      this.#isWaiting = true;
+      this.#running = this.#running.then(() => {
+        this.#isWaiting = false;
+        return this.#run();
+      });
     });
   }
 
@@ -247,6 +264,8 @@ export class TemplateSharing implements OtherServers {
     this.#catalog.prune();
     for (const id of this.#announced)
       if (store().builds.find(id)?.state !== "building") this.#announced.delete(id);
+    for (const id of this.#unshareable)
+      if (store().builds.find(id) === undefined) this.#unshareable.delete(id);
     await keeper.sweep();
   }
 
@@ -273,14 +292,25 @@ export class TemplateSharing implements OtherServers {
   }
 
   async #push({ id, owner }: TemplateRecord, buildId: string): Promise<void> {
-    const { pushes, registry, credentials, store } = this.#options;
-    const push = pushes.prepare({
-      tenant: owner,
-      source: { template: `${id}:${buildId}` },
-      target: { reference: `${registry}/${id}:${buildId}`, credentials },
-    });
-    const digest = await push.run(() => {}, this.#stopping.signal);
-    store().builds.pushed(buildId, digest);
+    const { pushes, registry, credentials, store, log } = this.#options;
+    if (this.#unshareable.has(buildId)) return;
+    try {
+      const push = pushes.prepare({
+        tenant: owner,
+        source: { template: `${id}:${buildId}` },
+        target: { reference: `${registry}/${id}:${buildId}`, credentials },
+      });
+      const digest = await push.run(() => {}, this.#stopping.signal);
+      store().builds.pushed(buildId, digest);
+    } catch (error) {
+      if (!(error instanceof SandboxError && UNSHAREABLE.has(error.reason))) throw error;
+      // Another attempt would pack as many bytes in vain, at the cost of all tenants' templates.
+      this.#unshareable.add(buildId);
+      log.warn(
+        { template: id, build: buildId, err: error },
+        "a build cannot be shared with the other servers",
+      );
+    }
   }
 
   /** Tells the others of a template as it is, where they know of it what `applies` wants. In turn: no call is in the way of another. */
