@@ -15,6 +15,7 @@ import {
 import { memoryBackend, startTestServer, type TestServer } from "@coppice/core/testing";
 import { freePort } from "@coppice/core/testing";
 import { fleetConfig } from "../fleet-config.js";
+import { NODES, nodeOf } from "../membership/node-record.js";
 import { plugin as fleet } from "../plugin.js";
 import type { FleetStore } from "../store/fleet-store.js";
 import { openStore } from "../store/open-store.js";
@@ -53,7 +54,7 @@ function cases(storeOf: () => Record<string, unknown>): void {
   let servers: TestServer[];
   let store: FleetStore;
 
-  const start = async (index: number): Promise<TestServer> => {
+  const start = async (index: number, onShutdown = "destroy"): Promise<TestServer> => {
     const port = await freePort();
     const listener = { host: "127.0.0.1", port };
     const settings = {
@@ -65,9 +66,13 @@ function cases(storeOf: () => Record<string, unknown>): void {
     return startTestServer({
       server: {
         listeners: { api: { host: "127.0.0.1", port: 0 }, fleet: listener },
-        sandboxes: { maximumLimits: { cpuCount: 16 }, templates: { base: { limits: { cpuCount: 1 } } } },
+        sandboxes: {
+          maximumLimits: { cpuCount: 16 },
+          templates: { base: { limits: { cpuCount: 1 } } },
+          onShutdown,
+        },
       },
-      plugins: [[memoryBackend({ resizing: {} })], [quota], [recorder], [fleet, settings]],
+      plugins: [[memoryBackend({ resizing: {}, pausing: {} })], [quota], [recorder], [fleet, settings]],
     });
   };
 
@@ -181,6 +186,17 @@ function cases(storeOf: () => Record<string, unknown>): void {
       [["killed", "lost", TENANT, 5, "server lost"]],
     );
     assert.match(losses[0]?.id ?? "", /^[0-9a-f]{8}-[0-9a-f]{4}-8[0-9a-f]{3}-8[0-9a-f]{3}-[0-9a-f]{12}$/);
+  });
+
+  it("a server that stops keeps its place for a paused sandbox, and removes the record of one that ends", async () => {
+    const server = await start(3, "keep");
+    servers.push(server);
+    const [paused, ending] = [await create(3), await create(3)];
+    await server.sandboxes.of(TENANT).pause(paused);
+    await servers.pop()?.stop();
+    assert.deepEqual([await recorded(), await counted()], [[paused], [`${paused} {"cpuCount":1}`]], ending);
+    const place = await store.get(`${NODES}node3`);
+    assert.notEqual(place && nodeOf(place)?.stoppedAtMs, undefined);
   });
 
   it("what could not be recorded is not made, and nothing of it counts", async () => {

@@ -246,6 +246,8 @@ function removalOf(id: string, tenant: string): readonly Change[] {
   return [{ delete: SANDBOXES + id }, { delete: countedOf(tenant) + id }];
 }
 
-function isLasting({ record, runtime }: LiveSandbox): boolean {
-  return record.state === "paused" || (record.state === "running" && runtime.adoption !== undefined);
+function isLasting(sandbox: LiveSandbox): boolean {
+  const { state } = sandbox.record;
+  // The runtime of one that does not run is refused.
+  return state === "paused" || (state === "running" && sandbox.runtime.adoption !== undefined);
 }
