@@ -11,15 +11,22 @@ import { sharedText } from "./shared-record.js";
 import { TemplateSharing, type TemplateSharingOptions } from "./template-sharing.js";
 
 const BUILD = "6f1c0b0e-4d3f-4a53-8a53-0f6c37c5b6aa";
+const NEXT = "0d5d3c62-6c0a-4f0e-9a34-54ee43d9bbd0";
 const NAMES = ["web", "id-of-web", `id-of-web:${BUILD}`, "me/web", "me/web:v1", `me/web:${BUILD}`];
 
-/** A server that has nothing of a template of 'me' but the other server's word. */
-function sharing({ isPublic = false, isReachable = true } = {}) {
-  const builds = { [BUILD]: { backend: "memory", limits: { cpuCount: 1, memoryMiB: 512 } } };
-  const tags = { default: BUILD, v1: BUILD };
+const facts = { backend: "memory", limits: { cpuCount: 1, memoryMiB: 512 } };
+
+/** What the other server tells of a template of 'me'. */
+function told(tag: string, isPublic = false): string {
+  const builds = { [BUILD]: facts, [NEXT]: facts };
+  const tags = { default: tag, v1: BUILD };
   const who = { store: "", owner: "me", namespace: "me", alias: "web", isPublic, createdAtMs: 0 };
-  const value = sharedText({ ...who, tags, builds });
-  const entries = [["id-of-web", { value, revision: 1, keeper: "other" }]];
+  return sharedText({ ...who, tags, builds });
+}
+
+/** A server that has nothing of it but the other server's word. */
+function sharing({ isPublic = false, isReachable = true } = {}) {
+  const entries = [["id-of-web", { value: told(BUILD, isPublic), revision: 1, keeper: "other" }]];
   return new TemplateSharing({
     shared: { records: { entries: () => entries } } as unknown as SharedTemplates,
     copies: { find: () => undefined, canFetch: () => isReachable },
@@ -48,6 +55,27 @@ describe("a template of another server", () => {
       assert.equal(asked("you"), undefined);
     }
   });
+});
+
+it("a sandbox waits for the build that its template's name stands for after the transfer", async () => {
+  let record = { value: told(BUILD), revision: 1, keeper: "other" };
+  const fetched: string[] = [];
+  const copies = {
+    canFetch: () => true,
+    find: (id: string) => (fetched.includes(id) ? { id, result: { image: id, context: {} } } : undefined),
+    fetch: async ({ buildId }: { readonly buildId: string }) => {
+      fetched.push(buildId);
+      record = { value: told(NEXT), revision: 2, keeper: "other" };
+    },
+  };
+  const server = new TemplateSharing({
+    shared: { records: { entries: () => [["id-of-web", record]], read: async () => record } },
+    copies,
+  } as unknown as TemplateSharingOptions);
+  const find = () => server.find(parseTemplateReference("web"), "me");
+  await find()?.remote?.fetch();
+  assert.deepEqual(fetched, [BUILD, NEXT]);
+  assert.equal(find()?.build?.image.id, NEXT);
 });
 
 const INTERVAL_MS = 1000;

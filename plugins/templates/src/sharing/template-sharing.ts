@@ -115,10 +115,14 @@ export class TemplateSharing implements OtherServers {
     );
     const fetch = async (signal?: AbortSignal): Promise<void> => {
       await this.#catalog.refresh(id);
-      const now = this.#catalog.find(reference, tenant);
-      if (now === undefined)
-        throw new SandboxError("template_not_found", `template '${reference.name}' not found`);
-      await untilAborted(copies.fetch(now), signal);
+      // During a transfer another build may have become what the name stands for.
+      for (;;) {
+        const now = this.#catalog.find(reference, tenant);
+        if (now === undefined)
+          throw new SandboxError("template_not_found", `template '${reference.name}' not found`);
+        if (copies.find(now.buildId) !== undefined) return;
+        await untilAborted(copies.fetch(now), signal);
+      }
     };
     return { ...facts, remote: { isHere: copy !== undefined, fetch } };
   }
