@@ -160,6 +160,13 @@ describe("a request that is passed on", () => {
   });
 });
 
+it("a server is asked itself, whatever a client's path looks like", async () => {
+  await using pair = await relayed((message, response) => response.end(JSON.stringify(message.url)));
+  const url = new URL("http://front//stranger.invalid/list?limit=1");
+  const { body } = await pair.peer.get({ ...REQUEST, url }, AbortSignal.timeout(5000));
+  assert.equal(body, "//stranger.invalid/list?limit=1");
+});
+
 describe("an upgrade that is passed on", () => {
   it(
     "is refused with the other server's whole answer, or is cut where that is cut",

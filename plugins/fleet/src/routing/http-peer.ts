@@ -176,7 +176,8 @@ export class HttpPeer implements Peer {
 
   async #send(path: string, options: RequestOptions, text?: string): Promise<PeerAnswer> {
     const { address, node, connections } = this.#options;
-    const url = new URL(path, address);
+    // Not by a base: a path of a client with two slashes would name another host, which would get the secret.
+    const url = new URL(new URL(address).origin + path);
     const isTls = url.protocol === "https:";
     const { promise, resolve, reject } = Promise.withResolvers<IncomingMessage>();
     const agent = connections[isTls ? "https" : "http"];
