@@ -300,13 +300,13 @@ describe("errors by their contract", { timeout: 240_000 }, () => {
     assert.equal(await Sandbox.kill(UNKNOWN_ID), false);
     const notFound = `Sandbox ${UNKNOWN_ID} not found`;
     const rows = [
-      ["getInfo", Sandbox.getInfo(UNKNOWN_ID), notFound],
-      ["getMetrics", Sandbox.getMetrics(UNKNOWN_ID), notFound],
-      ["setTimeout", Sandbox.setTimeout(UNKNOWN_ID, 1_000), notFound],
-      ["pause", Sandbox.pause(UNKNOWN_ID), notFound],
-      ["updateNetwork", Sandbox.updateNetwork(UNKNOWN_ID, {}), notFound],
-      ["createSnapshot", Sandbox.createSnapshot(UNKNOWN_ID), notFound],
-      ["connect", Sandbox.connect(UNKNOWN_ID), `Paused sandbox ${UNKNOWN_ID} not found`],
+      ["getInfo", () => Sandbox.getInfo(UNKNOWN_ID), notFound],
+      ["getMetrics", () => Sandbox.getMetrics(UNKNOWN_ID), notFound],
+      ["setTimeout", () => Sandbox.setTimeout(UNKNOWN_ID, 1_000), notFound],
+      ["pause", () => Sandbox.pause(UNKNOWN_ID), notFound],
+      ["updateNetwork", () => Sandbox.updateNetwork(UNKNOWN_ID, {}), notFound],
+      ["createSnapshot", () => Sandbox.createSnapshot(UNKNOWN_ID), notFound],
+      ["connect", () => Sandbox.connect(UNKNOWN_ID), `Paused sandbox ${UNKNOWN_ID} not found`],
     ] as const;
     for (const [what, asked, message] of rows) {
       await assert.rejects(asked, (error) => {
