@@ -21,6 +21,7 @@ import { API_KEY } from "./api-key.js";
 import { type FreebsdHost, PYTHON_INSIDE, openFreebsdHost } from "../freebsd/freebsd-host.js";
 import { PYTHON } from "../host/python.js";
 import { startBehindForeign } from "./start-behind-foreign.js";
+import { startFleetOfOne } from "./start-fleet-of-one.js";
 
 // Selects the other transport to kernels for the same tests.
 const TRANSPORT = process.env["COPPICE_TRANSPORT"];
@@ -43,12 +44,13 @@ export type BackendName = "local-process" | "linux-namespaces" | "jail-freebsd";
 
 /**
  * A server in this process, with every plugin as after `npm start`, and one backend. With `COPPICE_TEST_FOREIGN=1` its
- * clients reach another server of its fleet, which has no sandboxes, so that each request is passed on.
+ * clients reach another server of its fleet, which has no sandboxes, so that each request is passed on. With
+ * `COPPICE_TEST_FLEET_OF_ONE=sqlite` or `=etcd` it is the only server of a fleet over such a store.
  */
 export function startFullServer(options: FullServerOptions = {}): Promise<TestServer> {
-  return process.env["COPPICE_TEST_FOREIGN"] === "1"
-    ? startBehindForeign(options, startOneServer)
-    : startOneServer(options);
+  if (process.env["COPPICE_TEST_FOREIGN"] === "1") return startBehindForeign(options, startOneServer);
+  const store = process.env["COPPICE_TEST_FLEET_OF_ONE"];
+  return store === undefined ? startOneServer(options) : startFleetOfOne(store, options, startOneServer);
 }
 
 async function startOneServer({
