@@ -20,7 +20,10 @@ const VERBS: Readonly<Record<string, { readonly usage: string; readonly load: ()
     usage: "sandbox create|list|exec|logs|kill [--url …] [--key …] …",
     load: async () => (await import("./cli/sandbox.js")).sandbox,
   },
-  tls: { usage: "tls init <domain> [folder]", load: async () => (await import("./cli/tls.js")).tls },
+  tls: {
+    usage: "tls init <domain or address> [folder]",
+    load: async () => (await import("./cli/tls.js")).tls,
+  },
 };
 
 const USAGE = `usage:\n${Object.values(VERBS)

@@ -5,13 +5,13 @@ import { UsageError } from "./arguments/usage-error.js";
 
 const DEFAULT_FOLDER = ".coppice/tls";
 
-/** `tls init <domain> [folder]`: certificates for development, signed by an authority of this machine. */
+/** `tls init <domain or address> [folder]`: certificates signed by an authority of this machine. */
 export async function tls(args: readonly string[]): Promise<number> {
   const { positionals } = parseArgs({ args: [...args], allowPositionals: true });
   const [action, domain, folder = DEFAULT_FOLDER, ...rest] = positionals;
   if (action !== "init") throw new UsageError(`'tls' has no '${action ?? ""}'`);
   if (domain === undefined || rest.length > 0)
-    throw new UsageError("name one domain, and a folder if you like");
+    throw new UsageError("name one domain or IP address, and a folder if you like");
   // Loaded here: no other verb needs the X.509 library.
   const { initTls } = await import("./tls-init.js");
   const directory = resolve(folder);

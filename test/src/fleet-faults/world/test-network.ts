@@ -12,7 +12,8 @@ export interface Host {
 }
 
 const BRIDGE = "bridge0";
-const SUBNET = "10.66.0";
+/** That of the documentation. */
+const SUBNET = "10.0.0";
 
 /** Machines on one switch. The calling process is on it as well, and no fault parts it from anyone. */
 export class TestNetwork {
@@ -21,11 +22,11 @@ export class TestNetwork {
     names: readonly string[],
   ): Promise<{ readonly network: TestNetwork; readonly hosts: readonly Host[] }> {
     await ip("link", "add", BRIDGE, "type", "bridge");
-    await ip("addr", "add", `${SUBNET}.1/24`, "dev", BRIDGE);
+    await ip("addr", "add", `${SUBNET}.254/24`, "dev", BRIDGE);
     await ip("link", "set", BRIDGE, "up");
     const hosts: Host[] = [];
     for (const [index, name] of names.entries()) {
-      const address = `${SUBNET}.${10 + index}`;
+      const address = `${SUBNET}.${1 + index}`;
       await ip("netns", "add", name);
       await ip("link", "add", `to-${name}`, "type", "veth", "peer", "name", "eth0", "netns", name);
       await ip("link", "set", `to-${name}`, "master", BRIDGE, "up");

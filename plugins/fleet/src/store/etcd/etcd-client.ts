@@ -61,6 +61,9 @@ const authenticated = z.object({ token: z.string() });
 /** Longest message of a stream; one of a watch has the changes of a few commits, each of at most 100 keys. */
 const MOST_LINE_BYTES = 16 * 2 ** 20;
 
+/** Characters of an answer that is not etcd's that an error has. */
+const MOST_TOLD = 200;
+
 /**
  * Speaks etcd's JSON gateway (`/v3/*`, gRPC as JSON: numbers of 64 bits are strings, keys and values are base64). Stays
  * at a member as long as that one answers.
@@ -238,13 +241,29 @@ export class EtcdClient {
       if (!socket.connecting) isSent = true;
       else socket.once(isTls ? "secureConnect" : "connect", () => (isSent = true));
     });
-    request.on("error", (error) => reject(isSent ? error : new NotSent(error)));
+    request.on("error", (error) => {
+      const told = signal.aborted
+        ? new Error(`${endpoint} has not answered in time`, { cause: error })
+        : error;
+      reject(isSent ? told : new NotSent(told));
+    });
     request.end(JSON.stringify(body));
     const answer = await promise;
     if (answer.statusCode === 200) return answer;
-    const parsed = refusal.safeParse(JSON.parse(await textOf(answer)));
-    if (!parsed.success) throw new Error(`${endpoint} answered ${answer.statusCode}`);
+    const text = await textOf(answer);
+    const parsed = refusal.safeParse(jsonOf(text));
+    if (!parsed.success)
+      throw new Error(`${endpoint} answered ${answer.statusCode}: ${text.slice(0, MOST_TOLD).trim()}`);
     throw new EtcdRefusal(parsed.data.code, parsed.data.error);
+  }
+}
+
+/** Undefined for what is no JSON, as the gateway's own refusals. */
+function jsonOf(text: string): unknown {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return undefined;
   }
 }
 
