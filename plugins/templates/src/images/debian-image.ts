@@ -38,6 +38,15 @@ interface Attempt extends Omit<MakeOptions, "onUnpinned"> {
 const BUILD_LIST = "/etc/apt/build.list";
 const SOURCES_LIST = "/etc/apt/sources.list";
 
+/**
+ * dpkg(1) need not wait for the disk after each package: a build that the host's crash ends begins anew. In the finished
+ * image it waits again.
+ */
+const WITHOUT_WAITING = [
+  "--dpkgopt=force-unsafe-io",
+  `--customize-hook=rm -f "$1"/etc/dpkg/dpkg.cfg.d/99mmdebstrap`,
+];
+
 /** Makes images of Debian packages with mmdebstrap. */
 export class DebianImages {
   readonly #options: DebianImagesOptions;
@@ -103,7 +112,7 @@ export class DebianImages {
     const { mmdebstrap, keyring } = settings.debian;
     // In a user namespace: the scripts of packages have no power over this host.
     // What apt says tells how far it is.
-    const words = ["--verbose", "--mode=unshare", "--variant=minbase", "--format=tar"];
+    const words = ["--verbose", "--mode=unshare", "--variant=minbase", "--format=tar", ...WITHOUT_WAITING];
     if (packages.length > 0) words.push(`--include=${packages.join(",")}`);
     if (keyring !== undefined) words.push(`--keyring=${keyring}`);
     words.push(...hooks.map((hook) => `--customize-hook=${hook}`));

@@ -187,6 +187,8 @@ describe("packages of an earlier day", { skip: WITHOUT, timeout: 600_000, concur
     const status = fileOf(first, "var/lib/dpkg/status");
     assert.match(status, /^Package: coppice-probe\n(?:.+\n)*?Version: 1\.0$/m);
     assert.deepEqual(archives.days, new Set([OLD]));
+    // What the build alone told dpkg(1) is not in the image.
+    assert.throws(() => fileOf(first, "etc/dpkg/dpkg.cfg.d/99mmdebstrap"), /Not found in archive/);
     // Steps of recipes take packages of that day, and users of the template the newest ones.
     assert.match(
       fileOf(first, "etc/apt/build.list"),
