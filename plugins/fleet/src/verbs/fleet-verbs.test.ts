@@ -1,5 +1,8 @@
 import assert from "node:assert/strict";
+import { once } from "node:events";
 import { mkdtemp, rm } from "node:fs/promises";
+import { createServer } from "node:http";
+import type { AddressInfo } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { describe, it } from "node:test";
@@ -21,6 +24,23 @@ describe("coppice fleet", () => {
     const asking = withStore({ config, clock: fakeClock() }, (store) => store.get(NODES));
     const message = /store cannot be reached, please retry: connect ECONNREFUSED 127\.0\.0\.1:1/;
     await assert.rejects(asking, { reason: "fleet_unavailable", message });
+  });
+
+  it("tells why etcd refuses, in a line and not as a crash", async () => {
+    const etcd = createServer((_, response) => {
+      response.writeHead(400).end(JSON.stringify({ code: 3, error: "invalid user ID or password" }));
+    }).listen(0, "127.0.0.1");
+    await once(etcd, "listening");
+    const url = `http://127.0.0.1:${(etcd.address() as AddressInfo).port}`;
+    const config = fleetConfig.parse({
+      address: "http://127.0.0.1:3100",
+      secret: "0123456789abcdef0123456789abcdef",
+      etcd: { endpoints: [url], user: "fleet", password: "mistyped" },
+    });
+    const asking = withStore({ config, clock: fakeClock() }, (store) => store.get(NODES));
+    const message = "invalid user ID or password (see fleet.etcd)";
+    await assert.rejects(asking, { reason: "fleet_unavailable", message });
+    etcd.close();
   });
 
   it("cordons, drains and removes only servers that the fleet knows", async () => {

@@ -4,12 +4,13 @@ import type { FleetConfig } from "../fleet-config.js";
 import { NODES } from "../membership/node-record.js";
 import { CORDONS } from "../placement/cordons.js";
 import { SANDBOXES, sandboxOf } from "../records/fleet-sandbox.js";
+import { EtcdRefusal } from "../store/etcd/etcd-client.js";
 import { type FleetStore, StoreUnavailable } from "../store/fleet-store.js";
 import { openStore } from "../store/open-store.js";
 
 /**
  * Opens the fleet's store for a verb, whether or not a server runs here.
- * @throws SandboxError fleet_unavailable when the store cannot be reached, or what `use` throws.
+ * @throws SandboxError fleet_unavailable when the store cannot be reached or refuses, or what `use` throws.
  */
 export async function withStore<T>(
   { config, clock }: Pick<VerbContext<FleetConfig>, "config" | "clock">,
@@ -19,6 +20,8 @@ export async function withStore<T>(
   try {
     return await use(store);
   } catch (error) {
+    if (error instanceof EtcdRefusal)
+      throw new SandboxError("fleet_unavailable", `${error.message} (see fleet.etcd)`, { cause: error });
     if (!(error instanceof StoreUnavailable)) throw error;
     const reason = error.cause === undefined ? "" : `: ${messageOf(error.cause)}`;
     throw new SandboxError("fleet_unavailable", `${error.message}${reason}`, { cause: error });
