@@ -26,6 +26,16 @@ describe("coppice fleet", () => {
     await assert.rejects(asking, { reason: "fleet_unavailable", message });
   });
 
+  it("names a certificate that is not there", async () => {
+    const config = fleetConfig.parse({
+      address: "http://127.0.0.1:3100",
+      secret: "0123456789abcdef0123456789abcdef",
+      etcd: { endpoints: ["https://127.0.0.1:1"], ca: "/absent/ca.pem" },
+    });
+    const asking = withStore({ config, clock: fakeClock() }, (store) => store.get(NODES));
+    await assert.rejects(asking, { reason: "fleet_unavailable", message: /ENOENT.*absent.ca\.pem/ });
+  });
+
   it("tells why etcd refuses, in a line and not as a crash", async () => {
     const etcd = createServer((_, response) => {
       response.writeHead(400).end(JSON.stringify({ code: 3, error: "invalid user ID or password" }));

@@ -1,5 +1,5 @@
 import { parseArgs } from "node:util";
-import { messageOf, SandboxError, type VerbContext } from "@coppice/core";
+import { type Clock, messageOf, SandboxError, type VerbContext } from "@coppice/core";
 import type { FleetConfig } from "../fleet-config.js";
 import { NODES } from "../membership/node-record.js";
 import { CORDONS } from "../placement/cordons.js";
@@ -16,7 +16,7 @@ export async function withStore<T>(
   { config, clock }: Pick<VerbContext<FleetConfig>, "config" | "clock">,
   use: (store: FleetStore) => Promise<T>,
 ): Promise<T> {
-  const store = openStore(config, clock);
+  const store = opened(config, clock);
   try {
     return await use(store);
   } catch (error) {
@@ -27,6 +27,15 @@ export async function withStore<T>(
     throw new SandboxError("fleet_unavailable", `${error.message}${reason}`, { cause: error });
   } finally {
     await store.close();
+  }
+}
+
+/** @throws SandboxError fleet_unavailable that names a file which cannot be read, as a key that is root's. */
+function opened(config: FleetConfig, clock: Clock): FleetStore {
+  try {
+    return openStore(config, clock);
+  } catch (cause) {
+    throw new SandboxError("fleet_unavailable", messageOf(cause), { cause });
   }
 }
 
