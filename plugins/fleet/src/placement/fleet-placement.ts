@@ -87,6 +87,9 @@ export class FleetPlacement {
     const isCordoned = cordons.get(node) !== undefined;
     const isOffered = "load" in own && !isCordoned;
     const offers = isOffered ? [{ ...own, name: node, load: own.load * (1 - OWN_ADVANTAGE) }] : [];
+    const [only, ...more] = this.#others();
+    // There is no choice, and it says itself why it cannot.
+    if (!isOffered && only !== undefined && more.length === 0) return only.name;
     const { best, refusals } = await this.#best(request, offers, signal);
     if (best !== undefined) return best;
     if ("load" in own && isCordoned)
@@ -110,11 +113,8 @@ export class FleetPlacement {
     offers: Named<Offered>[],
     signal: AbortSignal | undefined,
   ): Promise<{ readonly best: string | undefined; readonly refusals: readonly Named<Refusal>[] }> {
-    const { node, nodes, cordons, ask, random = randomInt } = this.#options;
-    const others: Weighted[] = [];
-    for (const [name, { stoppedAtMs, memoryMiB = MACHINE.memoryMiB }] of nodes.entries())
-      if (name !== node && stoppedAtMs === undefined && cordons.get(name) === undefined)
-        others.push({ name, weight: memoryMiB });
+    const { ask, random = randomInt } = this.#options;
+    const others = this.#others();
     const refusals: Named<Refusal>[] = [];
     for (let count = ASKED; ; count = BATCH) {
       const asked = draw(others, count, random).map(async (name) => ({
@@ -129,6 +129,16 @@ export class FleetPlacement {
       const best = await this.#firstReady(offers.splice(0), request, signal);
       if (best !== undefined || others.length === 0) return { best, refusals };
     }
+  }
+
+  /** Those that get new sandboxes. */
+  #others(): Weighted[] {
+    const { node, nodes, cordons } = this.#options;
+    const others: Weighted[] = [];
+    for (const [name, { stoppedAtMs, memoryMiB = MACHINE.memoryMiB }] of nodes.entries())
+      if (name !== node && stoppedAtMs === undefined && cordons.get(name) === undefined)
+        others.push({ name, weight: memoryMiB });
+    return others;
   }
 
   /** The best server of some offers; one that cannot fetch the template of its sandbox is left out. */

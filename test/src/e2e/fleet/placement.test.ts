@@ -94,9 +94,18 @@ describe("new sandboxes of a fleet", { timeout: 120_000 }, () => {
     for (let made = 0; made < 4; made += 1) await Sandbox.create();
     assert.deepEqual(counts(), [0, 4, 0]);
     // They could, and it is full.
-    await assert.rejects(Sandbox.create(), /gets no new sandboxes, and no other one can have this one/);
+    await assert.rejects(Sandbox.create(), /maximum number of concurrent/);
     await assert.rejects(Sandbox.create("missing"), /template 'missing' not found/);
     assert.deepEqual(counts(), [0, 4, 0]);
+    await fleet.coppice("cordon", "node1");
+    await eventually("no server gets sandboxes", () =>
+      Sandbox.create().then(
+        () => false,
+        (error: Error) => error.message.includes("no other one can have this one"),
+      ),
+    );
+    assert.deepEqual(counts(), [0, 4, 0]);
+    await fleet.coppice("uncordon", "node1");
     await cordon("uncordon");
   });
 });
