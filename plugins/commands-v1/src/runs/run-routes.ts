@@ -11,6 +11,7 @@ import { z } from "zod";
 import type { CommandsV1Config } from "../commands-v1-config.js";
 import { startBody, toStartCommand } from "../commands/start-body.js";
 import type { LogAnswer } from "../logs/log-routes.js";
+import { nameBelow } from "../sandboxes/name-below.js";
 import type { OneShotRuns, RunOutput } from "./one-shot-runs.js";
 import type { Run } from "./run-store.js";
 
@@ -57,8 +58,7 @@ export function mountRuns(router: Router, { runs, answerLog, peers, config }: Ru
   peers.hold({
     kind: "one-shot run",
     surface: "api",
-    inPath: (pathname) =>
-      pathname.startsWith(`${path}/`) ? pathname.slice(path.length + 1).split("/")[0] : undefined,
+    inPath: nameBelow(path),
     has: (reference, tenant) => runs.has(tenant, reference),
   });
 

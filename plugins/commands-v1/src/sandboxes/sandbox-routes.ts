@@ -17,6 +17,7 @@ import type { CommandsV1Config } from "../commands-v1-config.js";
 import { stopSandbox } from "./change-state.js";
 import { autoStopMinutes, createBody, HOUR_MS, lifeOf, sandboxName, toCreateSandbox } from "./create-body.js";
 import { createWithWorkdir, makeWorkdir } from "./create-with-workdir.js";
+import { nameBelow } from "./name-below.js";
 import type { NamedSandboxes } from "./named-sandboxes.js";
 import { sandboxBody } from "./sandbox-body.js";
 
@@ -69,8 +70,7 @@ export function mountSandboxes(
   peers.hold({
     kind: KEPT,
     surface: "api",
-    inPath: (pathname) =>
-      pathname.startsWith(`${path}/`) ? pathname.slice(path.length + 1).split("/")[0] : undefined,
+    inPath: nameBelow(path),
     has: (reference, tenant) => named.has(tenant, reference),
   });
   peers.hold({

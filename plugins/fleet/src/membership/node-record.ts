@@ -1,5 +1,6 @@
 import { z } from "zod";
 import type { Entry } from "../store/fleet-store.js";
+import { parsedText } from "../store/parsed-text.js";
 
 /** Keys of members; each has the lease of its server. */
 export const NODES = "nodes/";
@@ -25,11 +26,8 @@ export interface NodeRecord extends z.infer<typeof record> {
 
 /** Undefined for an entry that a newer version may have written. */
 export function nodeOf({ value, modRevision }: Entry): NodeRecord | undefined {
-  try {
-    return { ...record.parse(JSON.parse(value)), revision: modRevision };
-  } catch {
-    return undefined;
-  }
+  const node = parsedText(record, value);
+  return node && { ...node, revision: modRevision };
 }
 
 export function nodeText(node: z.infer<typeof record>): string {

@@ -3,6 +3,7 @@ import { type CreateSandbox, SandboxError } from "@coppice/core";
 import { NODES, type NodeRecord } from "../membership/node-record.js";
 import type { Check, FleetStore } from "../store/fleet-store.js";
 import type { KeyView } from "../store/key-view.js";
+import { openServers } from "./cordons.js";
 import { MACHINE, type Offer } from "./offer.js";
 
 export interface FleetPlacementOptions {
@@ -131,14 +132,11 @@ export class FleetPlacement {
     }
   }
 
-  /** Those that get new sandboxes. */
   #others(): Weighted[] {
-    const { node, nodes, cordons } = this.#options;
-    const others: Weighted[] = [];
-    for (const [name, { stoppedAtMs, memoryMiB = MACHINE.memoryMiB }] of nodes.entries())
-      if (name !== node && stoppedAtMs === undefined && cordons.get(name) === undefined)
-        others.push({ name, weight: memoryMiB });
-    return others;
+    return openServers(this.#options).map(([name, { memoryMiB: weight = MACHINE.memoryMiB }]) => ({
+      name,
+      weight,
+    }));
   }
 
   /** The best server of some offers; one that cannot fetch the template of its sandbox is left out. */

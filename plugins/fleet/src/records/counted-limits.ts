@@ -1,5 +1,6 @@
 import type { Limits } from "@coppice/core/backend";
 import { z } from "zod";
+import { parsedText } from "../store/parsed-text.js";
 
 const counted = z.object({ cpuCount: z.number().optional(), memoryMiB: z.number().optional() });
 
@@ -10,9 +11,5 @@ export function countedText(limits: Limits): string {
 
 /** None for a text that another version has written: the sandbox is counted all the same. */
 export function limitsOf(text: string): Limits {
-  try {
-    return counted.parse(JSON.parse(text));
-  } catch {
-    return {};
-  }
+  return parsedText(counted, text) ?? {};
 }

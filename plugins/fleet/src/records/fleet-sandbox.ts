@@ -1,6 +1,7 @@
 import { digestOf } from "@coppice/core";
 import { z } from "zod";
 import type { Entry } from "../store/fleet-store.js";
+import { parsedText } from "../store/parsed-text.js";
 
 /** Keys of sandboxes, by id. */
 export const SANDBOXES = "sandboxes/";
@@ -43,19 +44,17 @@ function shared(text: string): string {
 
 /** Undefined for an entry that a newer version may have written. */
 export function sandboxOf({ value, modRevision }: Entry): FleetSandbox | undefined {
-  try {
-    const { node, tenant, template, backend, ...rest } = record.parse(JSON.parse(value));
-    return {
-      node: shared(node),
-      tenant: shared(tenant),
-      template: shared(template),
-      backend: shared(backend),
-      ...rest,
-      revision: modRevision,
-    };
-  } catch {
-    return undefined;
-  }
+  const parsed = parsedText(record, value);
+  if (parsed === undefined) return undefined;
+  const { node, tenant, template, backend, ...rest } = parsed;
+  return {
+    node: shared(node),
+    tenant: shared(tenant),
+    template: shared(template),
+    backend: shared(backend),
+    ...rest,
+    revision: modRevision,
+  };
 }
 
 export function sandboxText(facts: z.infer<typeof record>): string {

@@ -4,6 +4,7 @@ import type { Membership } from "../membership/membership.js";
 import { NODES, type NodeRecord } from "../membership/node-record.js";
 import type { Check, Entry, FleetStore } from "../store/fleet-store.js";
 import { KeyView } from "../store/key-view.js";
+import { parsedText } from "../store/parsed-text.js";
 
 /** Keys of templates that servers other than their own can fetch, by id. */
 const TEMPLATES = "templates/";
@@ -18,11 +19,8 @@ const record = z.object({
 type Known = z.infer<typeof record> & { readonly revision: number };
 
 function knownOf({ value, modRevision }: Entry): Known | undefined {
-  try {
-    return { ...record.parse(JSON.parse(value)), revision: modRevision };
-  } catch {
-    return undefined;
-  }
+  const known = parsedText(record, value);
+  return known && { ...known, revision: modRevision };
 }
 
 export interface FleetTemplatesOptions {

@@ -14,6 +14,7 @@ import {
 } from "@coppice/core";
 import { z } from "zod";
 import type { NodeRecord } from "../membership/node-record.js";
+import { openServers } from "../placement/cordons.js";
 import { type FleetSandbox, SANDBOXES, sandboxOf } from "../records/fleet-sandbox.js";
 import type { FleetStore } from "../store/fleet-store.js";
 import type { KeyView } from "../store/key-view.js";
@@ -125,12 +126,10 @@ export class FleetPeers implements PeerFinder {
   }
 
   makerOfNew(): string | undefined {
-    const { node, nodes, cordons } = this.#options;
+    const { node, cordons } = this.#options;
     if (cordons.get(node) === undefined) return undefined;
-    const others = this.#others().filter(
-      (name) => cordons.get(name) === undefined && nodes.get(name)?.stoppedAtMs === undefined,
-    );
-    return others[randomInt(Math.max(1, others.length))];
+    const others = openServers(this.#options);
+    return others[randomInt(Math.max(1, others.length))]?.[0];
   }
 
   endOf(id: SandboxId): EndedSandbox | undefined {

@@ -19,7 +19,7 @@ import type { SourceBuild } from "../model/builder.js";
 import type { RegistryCredentials } from "../model/registry-credentials.js";
 import { SERVER, type TemplateRecord } from "../model/template-record.js";
 import type { OtherServers } from "../queue/build-queue.js";
-import type { TemplatePushes } from "../queue/template-pushes.js";
+import type { TemplatePushes, WantedPush } from "../queue/template-pushes.js";
 import type { ImageKeeper } from "../store/image-keeper.js";
 import type { TemplatesStore } from "../store/templates-store.js";
 import { SharedCatalog } from "./shared-catalog.js";
@@ -178,15 +178,9 @@ export class TemplateSharing implements OtherServers {
 
   /** Lets the other servers make sandboxes of a snapshot, until it is disposed of. @throws SandboxError */
   async lend(snapshot: SnapshotRecord, signal: AbortSignal): Promise<AsyncDisposable> {
-    const { shared, pushes, registry, credentials } = this.#options;
+    const { shared } = this.#options;
     const { id, owner, template, backend, build, limits: own } = snapshot;
-    const reference = `${registry}/${id}:snapshot`;
-    const push = pushes.prepare({
-      tenant: owner,
-      source: { snapshot: id },
-      target: { reference, credentials },
-    });
-    const digest = await push.run(() => {}, AbortSignal.any([signal, this.#stopping.signal]));
+    const digest = await this.#send(owner, { snapshot: id }, `${id}:snapshot`, signal);
     const buildId = randomUUID();
     const { cpuCount = 1, memoryMiB = LEAST_MEMORY_MIB, diskMiB } = { ...build?.limits, ...own };
     const value = sharedText({
@@ -296,16 +290,11 @@ export class TemplateSharing implements OtherServers {
   }
 
   async #push({ id, owner }: TemplateRecord, buildId: string): Promise<void> {
-    const { pushes, registry, credentials, store, log } = this.#options;
+    const { store, log } = this.#options;
     if (this.#unshareable.has(buildId)) return;
     try {
-      const push = pushes.prepare({
-        tenant: owner,
-        source: { template: `${id}:${buildId}` },
-        target: { reference: `${registry}/${id}:${buildId}`, credentials },
-      });
-      const digest = await push.run(() => {}, this.#stopping.signal);
-      store().builds.pushed(buildId, digest);
+      const name = `${id}:${buildId}`;
+      store().builds.pushed(buildId, await this.#send(owner, { template: name }, name));
     } catch (error) {
       if (!(error instanceof SandboxError && UNSHAREABLE.has(error.reason))) throw error;
       // Another attempt would pack as many bytes in vain, at the cost of all tenants' templates.
@@ -315,6 +304,23 @@ export class TemplateSharing implements OtherServers {
         "a build cannot be shared with the other servers",
       );
     }
+  }
+
+  /** Pushes to the registry under a name. @returns the digest */
+  async #send(
+    tenant: string,
+    source: WantedPush["source"],
+    name: string,
+    signal?: AbortSignal,
+  ): Promise<string> {
+    const { pushes, registry, credentials } = this.#options;
+    const push = pushes.prepare({
+      tenant,
+      source,
+      target: { reference: `${registry}/${name}`, credentials },
+    });
+    const stopping = this.#stopping.signal;
+    return push.run(() => {}, signal === undefined ? stopping : AbortSignal.any([signal, stopping]));
   }
 
   /** Tells the others of a template as it is, where they know of it what `applies` wants. In turn: no call is in the way of another. */

@@ -36,12 +36,6 @@ describe("sandboxes of a server that is drained with --move", { skip, timeout: 2
     const { code, stdout, stderr } = await fleet.coppice("drain", `node${index}`, "--move");
     return { code, stdout: stdout.toString(), stderr };
   };
-  const sandboxesAt = async (): Promise<readonly number[]> => {
-    const { stdout } = await fleet.coppice("status", "--json");
-    return (JSON.parse(stdout.toString()) as readonly { readonly sandboxes: number }[]).map(
-      ({ sandboxes }) => sandboxes,
-    );
-  };
   const movedFrom = async (id: string): Promise<readonly string[]> => {
     const page = await Sandbox.list({ query: { metadata: { "coppice.movedFrom": id } } }).nextItems();
     return page.map(({ sandboxId }) => sandboxId);
@@ -101,7 +95,7 @@ describe("sandboxes of a server that is drained with --move", { skip, timeout: 2
     const paused = await Sandbox.create("app");
     await paused.files.write("text", "paused");
     await paused.pause();
-    assert.deepEqual(await sandboxesAt(), [2, 0]);
+    assert.deepEqual(await fleet.sandboxes(), [2, 0]);
     let ids = [first.sandboxId, paused.sandboxId];
     for (const [from, to] of [
       [0, 1],
@@ -118,7 +112,7 @@ describe("sandboxes of a server that is drained with --move", { skip, timeout: 2
         next.push(moved);
         await assert.rejects(Sandbox.connect(id), /not found/i);
       }
-      assert.deepEqual((await sandboxesAt())[from], 0);
+      assert.deepEqual((await fleet.sandboxes())[from], 0);
       ids = next;
     }
     at(1);
@@ -164,7 +158,7 @@ describe("sandboxes of a server that is drained with --move", { skip, timeout: 2
       new RegExp(`^${ofHost.sandboxId} stays on 'node0': .*without a built template`, "m"),
     );
     assert.match(stdout, new RegExp(`^${moving.sandboxId} is \\w+ on 'node1' now$`, "m"));
-    assert.deepEqual(await sandboxesAt(), [2, 1]);
+    assert.deepEqual(await fleet.sandboxes(), [2, 1]);
     // The same processes.
     for (const one of [withVolume, ofHost]) {
       assert.ok(await grows(one));
@@ -189,7 +183,7 @@ describe("sandboxes of a server that is drained with --move", { skip, timeout: 2
     assert.equal(down.code, 1);
     assert.match(down.stdout, /stays on 'node0': failed to push image/);
     assert.ok(await grows(sandbox));
-    assert.deepEqual(await sandboxesAt(), [1, 0]);
+    assert.deepEqual(await fleet.sandboxes(), [1, 0]);
     await sandbox.kill();
   });
 });

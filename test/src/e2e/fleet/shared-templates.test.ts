@@ -52,12 +52,6 @@ describe("templates that servers of a fleet share by a registry", { skip, timeou
       assert.equal((await fleet.coppice(action, `node${other}`)).code, 0);
     }
   };
-  const sandboxesAt = async (): Promise<readonly number[]> => {
-    const { stdout } = await fleet.coppice("status", "--json");
-    return (JSON.parse(stdout.toString()) as readonly { readonly sandboxes: number }[]).map(
-      ({ sandboxes }) => sandboxes,
-    );
-  };
   /** What the template of a name has, in a sandbox that is asked of a server. */
   const versionOf = async (name: string, index: number): Promise<string> => {
     pointSdkAt(urlOf(index));
@@ -151,7 +145,7 @@ describe("templates that servers of a fleet share by a registry", { skip, timeou
     pointSdkAt(urlOf(0));
     const sandbox = await Sandbox.create("app");
     assert.equal((await sandbox.files.read("version")).trim(), "one");
-    assert.deepEqual(await sandboxesAt(), [0, 1, 0]);
+    assert.deepEqual(await fleet.sandboxes(), [0, 1, 0]);
     // Its configuration is that of the template: the user, and a snapshot that can be an image again.
     assert.equal((await sandbox.commands.run("whoami")).stdout, "user\n");
     const { snapshotId } = await sandbox.createSnapshot();

@@ -11,6 +11,8 @@ export interface Fleet extends AsyncDisposable {
   readonly servers: readonly TestServer[];
   /** Runs `coppice fleet <action> …` for this fleet. */
   coppice(action: string, ...words: readonly string[]): Promise<CommandEnd>;
+  /** How many sandboxes each server has, by the fleet's record. */
+  sandboxes(): Promise<readonly number[]>;
 }
 
 export interface FleetOptions extends Omit<FullServerOptions, "more"> {
@@ -60,9 +62,16 @@ export async function startFleet({
     await stop();
     throw error;
   }
+  const coppice: Fleet["coppice"] = (action, ...words) =>
+    startCoppice(["fleet", action, cli.configFile, ...words]).end;
   return {
     servers,
-    coppice: (action, ...words) => startCoppice(["fleet", action, cli.configFile, ...words]).end,
+    coppice,
+    async sandboxes() {
+      const { stdout } = await coppice("status", "--json");
+      const status = JSON.parse(stdout.toString()) as readonly { readonly sandboxes: number }[];
+      return status.map(({ sandboxes }) => sandboxes);
+    },
     [Symbol.asyncDispose]: stop,
   };
 }

@@ -1,6 +1,7 @@
 import { Agent as HttpAgent, type IncomingMessage, request as requestHttp } from "node:http";
 import { Agent as HttpsAgent, request as requestHttps } from "node:https";
 import { z } from "zod";
+import { parsedText } from "../parsed-text.js";
 import { textOf } from "../text-of.js";
 import { StoreUnavailable, UnknownOutcome } from "../fleet-store.js";
 
@@ -251,19 +252,11 @@ export class EtcdClient {
     const answer = await promise;
     if (answer.statusCode === 200) return answer;
     const text = await textOf(answer);
-    const parsed = refusal.safeParse(jsonOf(text));
-    if (!parsed.success)
+    // The gateway's own refusals are plain text.
+    const refused = parsedText(refusal, text);
+    if (refused === undefined)
       throw new Error(`${endpoint} answered ${answer.statusCode}: ${text.slice(0, MOST_TOLD).trim()}`);
-    throw new EtcdRefusal(parsed.data.code, parsed.data.error);
-  }
-}
-
-/** Undefined for what is no JSON, as the gateway's own refusals. */
-function jsonOf(text: string): unknown {
-  try {
-    return JSON.parse(text);
-  } catch {
-    return undefined;
+    throw new EtcdRefusal(refused.code, refused.error);
   }
 }
 
