@@ -113,12 +113,16 @@ export class AnswerReader {
   }
 
   #readChunks(bytes: Buffer, start: number, sink: AnswerSink): number {
-    const parts: Buffer[] = [];
     let at = start;
+    // The parts of the body are moved together: each piece that is passed on costs a write, and new memory more.
+    let from = start;
+    let to = start;
     while (at < bytes.length && !this.isComplete) {
       if (this.#state === "chunk") {
         const end = Math.min(bytes.length, at + this.#missing);
-        parts.push(bytes.subarray(at, end));
+        if (to === from) from = to = at;
+        else bytes.copyWithin(to, at, end);
+        to += end - at;
         this.#missing -= end - at;
         at = end;
         if (this.#missing === 0) this.#state = "chunk end";
@@ -133,8 +137,7 @@ export class AnswerReader {
         at = end;
       }
     }
-    // In one piece, because each one that is passed on costs a write.
-    const body = parts.length > 1 ? Buffer.concat(parts) : parts[0];
+    const body = to > from ? bytes.subarray(from, to) : undefined;
     if (this.isComplete) sink.end(body);
     else if (body !== undefined) sink.body(body);
     return bytes.length - at;
@@ -161,7 +164,8 @@ export class AnswerReader {
 
   #keep(rest: Buffer): void {
     this.#requireRoom(rest.length);
-    this.#rest = rest;
+    // A copy, for the memory of what was read may be used again.
+    this.#rest = Buffer.from(rest);
   }
 
   #requireRoom(count: number): void {

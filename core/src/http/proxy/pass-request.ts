@@ -2,6 +2,7 @@ import type { IncomingMessage, ServerResponse } from "node:http";
 import { hasBody } from "../messages/has-body.js";
 import { bodyOf } from "../messages/json-body.js";
 import type { AnswerHead } from "./answer-head.js";
+import { isLent, releaseBlock } from "./block-reads.js";
 import type { HttpConnection, HttpExchange } from "./http-connection.js";
 
 /** What a connection is for after an exchange. */
@@ -135,7 +136,10 @@ class Passage implements HttpExchange {
   body(bytes: Buffer): void {
     const { stream } = this.#connection;
     const { response } = this.#passed;
-    if (response.write(bytes)) return;
+    const takesMore = isLent(bytes)
+      ? response.write(bytes, () => releaseBlock(bytes))
+      : response.write(bytes);
+    if (takesMore) return;
     stream.pause();
     response.once("drain", () => {
       if (this.#connection.serves(this)) stream.resume();
@@ -143,7 +147,7 @@ class Passage implements HttpExchange {
   }
 
   end(bytes: Buffer | undefined): void {
-    this.#passed.response.end(bytes);
+    this.#passed.response.end(bytes, () => bytes && releaseBlock(bytes));
     this.#over.resolve(false);
   }
 

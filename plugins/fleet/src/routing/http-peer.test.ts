@@ -1,4 +1,5 @@
 import assert from "node:assert/strict";
+import { createCipheriv, createHash } from "node:crypto";
 import { once } from "node:events";
 import {
   Agent as HttpAgent,
@@ -10,6 +11,7 @@ import {
 } from "node:http";
 import { createServer as createTlsServer, Agent as HttpsAgent } from "node:https";
 import { type AddressInfo, connect, type Socket } from "node:net";
+import { Readable } from "node:stream";
 import { buffer, text } from "node:stream/consumers";
 import { setTimeout as pause } from "node:timers/promises";
 import { describe, it } from "node:test";
@@ -138,6 +140,36 @@ describe("a request that is passed on", () => {
     }
   });
 
+  it("brings every client the bytes of its own answer, whatever the pace of the others", async () => {
+    await using pair = await relayed((message, response) => {
+      const bytes = bytesOf(String(message.url));
+      if (message.url?.startsWith("/sized")) response.setHeader("content-length", bytes.length);
+      // Pieces that fit no block.
+      const pieces = Array.from({ length: 73 }, (_, index) =>
+        bytes.subarray((index * bytes.length) / 73, ((index + 1) * bytes.length) / 73),
+      );
+      Readable.from(pieces).pipe(response);
+    });
+    const ask = async (path: string, pace: number): Promise<void> => {
+      const client = request(pair.url + path, { agent: false }).end();
+      const [answer] = (await once(client, "response")) as [IncomingMessage];
+      const got: Buffer[] = [];
+      for await (const bytes of answer as AsyncIterable<Buffer>) {
+        got.push(bytes);
+        // One that leaves in the middle.
+        if (pace < 0 && got.length > 20) return void client.destroy();
+        if (pace > 0 && got.length % 8 === 0) await pause(pace);
+      }
+      assert.ok(Buffer.concat(got).equals(bytesOf(path)), `${path} got other bytes`);
+    };
+    for (let round = 0; round < 2; round++) {
+      const clients = Array.from({ length: 12 }, (_, index) =>
+        ask(`/${index % 2 === 0 ? "sized" : "chunks"}/${round}/${index}`, [0, 4, -1][index % 3] as number),
+      );
+      await Promise.all(clients);
+    }
+  });
+
   it("does not wait for a client that left, nor hold what it reads slowly", async () => {
     const { promise: left, resolve } = Promise.withResolvers<void>();
     let written = 0;
@@ -222,6 +254,12 @@ describe("an upgrade that is passed on", () => {
     },
   );
 });
+
+/** 6 MiB of a path's own. */
+function bytesOf(path: string): Buffer {
+  const key = createHash("sha256").update(path).digest();
+  return createCipheriv("aes-256-ctr", key, Buffer.alloc(16)).update(Buffer.alloc(6 * 2 ** 20));
+}
 
 /** A server in front that passes every request on to another one. */
 async function relayed(

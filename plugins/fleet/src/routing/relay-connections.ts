@@ -1,7 +1,7 @@
 import { once } from "node:events";
 import { connect, isIP, type Socket } from "node:net";
 import { connect as connectTls } from "node:tls";
-import { HttpConnection, IdleConnections } from "@coppice/core";
+import { blockReads, HttpConnection, IdleConnections } from "@coppice/core";
 
 export interface RelayConnectionsOptions {
   /** URL of the other server's listener. */
@@ -41,9 +41,9 @@ export class RelayConnections {
     const isTls = protocol === "https:";
     const host = hostname.replace(/^\[(.*)\]$/, "$1");
     const to = { host, port: Number(port) || (isTls ? 443 : 80), noDelay: true };
-    const stream = isTls
+    const stream: Socket = isTls
       ? connectTls({ ...to, ...(isIP(host) === 0 && { servername: host }), ...(ca !== undefined && { ca }) })
-      : connect(to);
+      : connect({ ...to, onread: blockReads((bytes) => stream.emit("data", bytes)) });
     this.#sockets.add(stream);
     stream.once("close", () => this.#sockets.delete(stream));
     const timer = setTimeout(() => stream.destroy(new Error("the connection timed out")), connectMs);
