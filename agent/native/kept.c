@@ -5,7 +5,7 @@
 #include "agent.h"
 
 // An entry: the type of its frame, the length, the bytes.
-enum { ENTRY_BYTES = 5, KEPT_LIMIT = 2 * 1024 * 1024 };
+enum { ENTRY_BYTES = 5, KEPT_LIMIT = 4 * 1024 * 1024 };
 
 void kept_free(struct kept *kept) {
   free(kept->bytes);

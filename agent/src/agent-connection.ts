@@ -6,7 +6,7 @@ import { AgentDial, DIAL_WINDOW_BYTES } from "./agent-dial.js";
 import { AgentFiles, type AgentFilesOptions, type Expected } from "./files/agent-files.js";
 import { AgentProcess, KEPT_WINDOW_BYTES, OUTPUT_WINDOW_BYTES } from "./agent-process.js";
 import type { ProcessDescriptors } from "./process-descriptors.js";
-import { isBorrowed } from "./connect-socket.js";
+import { readInto } from "./connect-socket.js";
 import type { Channel, Link } from "./wire/channel.js";
 import { FrameReader } from "./wire/frame-reader.js";
 import { FrameWriter } from "./wire/frame-writer.js";
@@ -96,9 +96,10 @@ export class AgentConnection {
     stream.on("error", (error) => this.#lose(unavailable("the agent is gone", error)));
     // The agent has ended its side, and half a connection is of no use.
     stream.on("end", () => stream.destroy());
+    const isInPlace = readInto(stream, () => this.#reader.destination());
     stream.on("data", (chunk: Buffer) => {
       this.#receive(chunk);
-      if (!isBorrowed(chunk)) releaseMemory(chunk);
+      if (!isInPlace) releaseMemory(chunk);
     });
     stream.resume();
   }

@@ -19,7 +19,7 @@ import { cells } from "./wire/spawn-request.js";
 
 /** Bytes of output that a process may write before it is read, or for one whose output is kept, confirmed. */
 export const OUTPUT_WINDOW_BYTES = 262_144;
-export const KEPT_WINDOW_BYTES = 1_048_576;
+export const KEPT_WINDOW_BYTES = 2_097_152;
 
 /** Input in pieces of this size goes through the pipe of the process itself, where it can be had. */
 const LARGE_INPUT_BYTES = 131_072;

@@ -5,6 +5,11 @@ interface OpenFrame extends Frame {
   filledBytes: number;
 }
 
+/** A missing part of a payload that is worth a read of its own. */
+const LARGE_BYTES = 16 * 1024;
+/** For the header of the frame after a large one, whose payload is then read to its place. Used up at once. */
+const HEADERS = Buffer.allocUnsafeSlow(1024);
+
 /**
  * Splits a stream of bytes into frames. Payloads are copies, and large ones have separate memory, so that chunks and
  * payloads can be freed independently.
@@ -14,6 +19,20 @@ export class FrameReader {
   readonly #header = Buffer.alloc(HEADER_BYTES);
   #headerBytes = 0;
   #open: OpenFrame | undefined;
+  #wasLarge = false;
+  /** True while the next chunk is a part of the open payload. */
+  #isInPlace = false;
+
+  /**
+   * Tells where the next bytes should be read to, and expects them there. Copying large payloads would take a third
+   * of the time that it takes to read them.
+   */
+  destination(): Buffer | undefined {
+    const open = this.#open;
+    this.#isInPlace = open !== undefined && open.payload.byteLength - open.filledBytes >= LARGE_BYTES;
+    if (this.#isInPlace) return open?.payload.subarray(open.filledBytes);
+    return open === undefined && this.#wasLarge ? HEADERS : undefined;
+  }
 
   /**
    * Yields the frames that this chunk completes. The chunk is not read after the iteration.
@@ -29,11 +48,13 @@ export class FrameReader {
         if (this.#open === undefined) return;
       }
       const { type, id, payload, filledBytes } = this.#open;
-      const taken = chunk.copy(payload, filledBytes, at);
+      const taken = this.#isInPlace ? chunk.byteLength : chunk.copy(payload, filledBytes, at);
+      this.#isInPlace = false;
       this.#open.filledBytes += taken;
       at += taken;
       if (filledBytes + taken < payload.byteLength) return;
       this.#open = undefined;
+      this.#wasLarge = payload.byteLength >= LARGE_BYTES;
       yield { type, id, payload };
     }
   }

@@ -93,13 +93,19 @@ describe("frames", () => {
       const reader = new FrameReader();
       const received: Frame[] = [];
       const chunk = Buffer.alloc(largest);
-      for (let start = 0; start < bytes.byteLength;) {
-        const end = Math.min(bytes.byteLength, start + 1 + random(largest));
-        // The next chunk reuses the memory.
-        received.push(...reader.push(chunk.subarray(0, bytes.copy(chunk, 0, start, end))));
-        start = end;
+      // With and without reads of large payloads to their place.
+      for (const isAsked of [false, true]) {
+        received.length = 0;
+        for (let start = 0; start < bytes.byteLength;) {
+          const end = Math.min(bytes.byteLength, start + 1 + random(largest));
+          // The next chunk reuses the memory.
+          const into = (isAsked ? reader.destination() : undefined) ?? chunk;
+          const count = bytes.copy(into, 0, start, end);
+          received.push(...reader.push(into.subarray(0, count)));
+          start += count;
+        }
+        assert.deepEqual(received, sent, `pieces of up to ${largest} bytes`);
       }
-      assert.deepEqual(received, sent, `pieces of up to ${largest} bytes`);
       for (const { payload } of received) {
         if (payload.byteLength < 16_384) continue;
         assert.equal(payload.buffer.byteLength, payload.byteLength, "it shares its memory with others");

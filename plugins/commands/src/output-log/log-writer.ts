@@ -85,7 +85,7 @@ const MAX_PATH = 1024;
 const MAX_TAG = 4096;
 const IDLE_MS = 10_000;
 /** Unwritten output of a command after which no more is gathered: a quarter of what its process may be ahead. */
-const UNSETTLED_BYTES = 256 * 1024;
+const UNSETTLED_BYTES = 512 * 1024;
 
 /**
  * Writes the log of one sandbox: gathers its commands' output for a moment, then appends it in one write, one write at
