@@ -115,7 +115,7 @@ describe("the benchmarks", { timeout: 240_000 }, () => {
       const rows = stdout
         .split("\n")
         .filter((text) => /^\w.* [\d.]+ (ms|per s|MiB\/s) +[\d.]+ (ms|per s|MiB\/s) +[\d.]+x$/.test(text));
-      assert.equal(rows.length, 7, stdout);
+      assert.equal(rows.length, 8, stdout);
     } finally {
       peer.kill("SIGTERM");
       await once(peer, "exit");

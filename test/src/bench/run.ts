@@ -78,6 +78,8 @@ const DEFAULT_SECONDS = 3;
 const DEFAULT_MIB = 1024;
 const DEFAULT_SANDBOXES = 200;
 const DEFAULT_SERVERS = 10;
+/** As in config/linux.yaml. */
+const PEERS = { basePool: { max: 100 } };
 /** sysexits.h: EX_USAGE. */
 const EXIT_USAGE = 64;
 const USAGE =
@@ -148,7 +150,7 @@ function parse(args: readonly string[]) {
 
 /** Starts a server that another checkout can measure itself against, until this program is interrupted. */
 async function serve(backend: BackendName): Promise<void> {
-  await using server = await BenchedServer.start(backend);
+  await using server = await BenchedServer.start(backend, PEERS);
   console.log(`${server.url} is a peer, with the API key ${API_KEY}`);
   await Promise.race([once(process, "SIGINT"), once(process, "SIGTERM")]);
 }
@@ -162,7 +164,7 @@ async function runBesidePeer(
   },
 ): Promise<void> {
   const { backend, record } = options;
-  await using here = await BenchedServer.start(backend);
+  await using here = await BenchedServer.start(backend, PEERS);
   await using peer = new ServerClient(options.peer, options.peerKey);
   const compared: ComparedRow[] = [];
   for (const row of rows) compared.push(await besidePeer(row, { here, peer }, options));

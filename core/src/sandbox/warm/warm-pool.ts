@@ -22,6 +22,8 @@ export interface WarmPoolOptions {
 
 /** Weight of the last one in the average time that making one takes. */
 const NEWEST = 0.3;
+/** Part of the sandboxes that are kept ready. */
+const SHRINKS_BY = 0.25;
 const FIRST_RETRY_MS = 1000;
 const MAX_RETRY_MS = 60_000;
 
@@ -173,10 +175,10 @@ export class WarmPool {
     this.#cancelShrinking = undefined;
     if (this.#kept <= settings.min) return;
     this.#cancelShrinking = clock.after(settings.shrinkAfter, () => {
-      this.#kept -= 1;
-      const surplus = this.#ready.length > this.#kept ? this.#ready.shift() : undefined;
+      this.#kept = Math.max(settings.min, this.#kept - Math.ceil(this.#kept * SHRINKS_BY));
+      const surplus = this.#ready.splice(0, Math.max(0, this.#ready.length - this.#kept));
       // `discard` never rejects: the registry logs a failed end and tries it again.
-      if (surplus !== undefined) void discard(surplus);
+      for (const held of surplus) void discard(held);
       this.#shrinkLater();
     });
   }

@@ -23,6 +23,8 @@ export interface BenchedServerOptions {
   readonly settings?: Readonly<Record<string, unknown>>;
   /** Settings of the pool of the template `warm`; one that grows to one sandbox when absent. */
   readonly pool?: Readonly<Record<string, unknown>>;
+  /** Settings of the pool of the template `base`; none when absent. */
+  readonly basePool?: Readonly<Record<string, unknown>>;
   /** `warn` when absent. */
   readonly logLevel?: "warn" | "debug";
   /** In place of the usual ones. */
@@ -46,7 +48,13 @@ export class BenchedServer extends ServerClient {
 
   static async start(
     backend: BackendName,
-    { settings = {}, pool = { max: 1 }, logLevel = "warn", listeners }: BenchedServerOptions = {},
+    {
+      settings = {},
+      pool = { max: 1 },
+      basePool = {},
+      logLevel = "warn",
+      listeners,
+    }: BenchedServerOptions = {},
   ): Promise<BenchedServer> {
     const freebsd = backend === "jail-freebsd" ? await openFreebsdHost() : undefined;
     const installation = await makeInstallation({
@@ -57,7 +65,7 @@ export class BenchedServer extends ServerClient {
         sandboxes: {
           maximum: 1000,
           defaultBackend: backend,
-          templates: { base: {}, zygote: {}, warm: { pool } },
+          templates: { base: { pool: basePool }, zygote: {}, warm: { pool } },
         },
       },
       plugins: (directory) => {
