@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import { execFile } from "node:child_process";
 import { mkdtemp, rm } from "node:fs/promises";
+import { createServer } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { duplexPair, type Duplex } from "node:stream";
@@ -9,6 +10,7 @@ import { fileURLToPath } from "node:url";
 import { promisify } from "node:util";
 import { SandboxError } from "@coppice/core";
 import { AgentConnection } from "../agent-connection.js";
+import { connectSocket } from "../connect-socket.js";
 import { FrameReader } from "./frame-reader.js";
 import {
   type Frame,
@@ -24,6 +26,7 @@ import {
   VERSION,
   frameHeader,
 } from "./frames.js";
+import { eventually } from "../testing/eventually.js";
 import { env } from "../testing/run.js";
 
 /** A seeded generator of random numbers. */
@@ -179,6 +182,76 @@ describe("an opened file", () => {
     agent.write(frame(Reply.Info, await asked(Request.Open), described));
     await next;
     await connection.close();
+  });
+});
+
+describe("output that is read to its place", () => {
+  /** Frames of output, large ones often in a row, of less than the first grant in all. */
+  function piecesOf(seed: number): Buffer[] {
+    const random = generator(seed);
+    return Array.from({ length: 24 }, (_, index) => {
+      const piece = Buffer.alloc(random(3) > 0 ? 16_000 + random(100_000) : random(3000));
+      for (let at = 0; at < piece.length; at++) piece[at] = (at * 7 + index * 31 + seed) % 251;
+      return piece;
+    });
+  }
+
+  it("is that of its own process, also of those before a connection is lost within a frame", async () => {
+    const folder = await mkdtemp(join(tmpdir(), "coppice-test-"));
+    const path = join(folder, "socket");
+    let connections = 0;
+    const agents = createServer((agent) => {
+      const seed = connections++;
+      const random = generator(seed + 100);
+      const reader = new FrameReader();
+      agent.on("error", () => undefined);
+      agent.write(Buffer.concat([greeting, noProcesses]));
+      agent.on("data", (chunk: Buffer) => {
+        for (const { type, id } of reader.push(chunk)) if (type === Request.Spawn) void answer(id);
+      });
+      const answer = async (id: number): Promise<void> => {
+        const started = frame(Reply.Started, id, new PayloadWriter().u32(1).finish());
+        const cut = frame(Reply.Output, id, Buffer.alloc(200_000)).subarray(0, 90_000);
+        const pieces = piecesOf(seed).map((piece) => frame(Reply.Output, id, piece));
+        const bytes = Buffer.concat([started, ...pieces, cut]);
+        for (let at = 0; at < bytes.length;) {
+          const end = at + 1 + random(random(2) > 0 ? 20 : 150_000);
+          agent.write(bytes.subarray(at, end));
+          at = end;
+          if (random(2) > 0) await new Promise(setImmediate);
+        }
+        agent.end();
+      };
+    });
+    await new Promise<void>((resolve) => void agents.listen(path, resolve));
+    const open = async (seed: number): Promise<void> => {
+      const connection = await AgentConnection.open(await connectSocket(path));
+      const { exit, output } = await connection.spawn({ path: "true", args: [], env, keepsOutput: true });
+      const got: Uint8Array[] = [];
+      for await (const { data, release } of output) {
+        const isReleased = got.length % 2 === 0;
+        got.push(isReleased ? Uint8Array.from(data) : data);
+        if (isReleased) release?.();
+      }
+      assert.ok((await exit).signal === "SIGKILL");
+      assert.ok(connection.isOver);
+      assert.ok(
+        Buffer.concat(got).equals(Buffer.concat(piecesOf(seed))),
+        `connection ${seed} has other bytes`,
+      );
+    };
+    try {
+      // Opened one after another, for the agent counts them.
+      const all: Promise<void>[] = [];
+      for (let seed = 0; seed < 6; seed++) {
+        all.push(open(seed));
+        await eventually("it is connected", () => connections > seed);
+      }
+      await Promise.all(all);
+    } finally {
+      agents.close();
+      await rm(folder, { recursive: true });
+    }
   });
 });
 

@@ -13,6 +13,7 @@ import { createServer as createTlsServer, Agent as HttpsAgent } from "node:https
 import { type AddressInfo, connect, type Socket } from "node:net";
 import { Readable } from "node:stream";
 import { buffer, text } from "node:stream/consumers";
+import { connect as connectTls } from "node:tls";
 import { setTimeout as pause } from "node:timers/promises";
 import { describe, it } from "node:test";
 import type { SurfaceRequest } from "@coppice/core";
@@ -170,6 +171,64 @@ describe("a request that is passed on", () => {
     }
   });
 
+  it("brings pipelined requests their own answers in turn, also over TLS, and others to clients that leave", async () => {
+    const tls = await loopbackCertificate();
+    await using pair = await relayed(
+      (message, response) => {
+        const [, kind, pace] = String(message.url).split("/");
+        const bytes = bytesOf(String(message.url));
+        if (kind === "sized" || kind === "small") response.setHeader("content-length", bytes.length);
+        if (kind === "none") response.writeHead(204);
+        // The later it was asked for, the sooner it comes.
+        setTimeout(() => {
+          for (let at = 0; at < bytes.length; at += 300_007) response.write(bytes.subarray(at, at + 300_007));
+          response.end();
+        }, Number(pace));
+      },
+      { frontTls: tls },
+    );
+    // Small ones come whole before the first one has gone.
+    const kinds = ["sized", "small", "small", "chunks", "none", "chunks", "sized", "small", "chunks"];
+    const converse = async (client: Socket, name: string, leavesAfter = Number.POSITIVE_INFINITY) => {
+      client.on("error", () => undefined);
+      const asked = kinds.map((kind, index) => ({
+        path: `/${kind}/${(kinds.length - index) * 10}/${name}`,
+        method: index === 5 || index === 6 ? "HEAD" : "GET",
+      }));
+      const last = { path: "/sized/0/last", method: "GET" };
+      for (const { path, method } of [...asked, last])
+        client.write(
+          `${method} ${path} HTTP/1.1\r\nhost: front\r\n${path === last.path ? "connection: close\r\n" : ""}\r\n`,
+        );
+      const got: Buffer[] = [];
+      let count = 0;
+      for await (const bytes of client as AsyncIterable<Buffer>) {
+        got.push(bytes);
+        count += bytes.length;
+        if (count > leavesAfter) return void client.destroy();
+        if (got.length % 32 === 0) await pause(2);
+      }
+      const answers = answersIn(
+        Buffer.concat(got),
+        [...asked, last].map(({ method }) => method),
+      );
+      for (const [index, { path, method }] of [...asked, last].entries()) {
+        const isBare = method === "HEAD" || path.startsWith("/none");
+        const expected = isBare ? Buffer.alloc(0) : bytesOf(path);
+        assert.ok(answers[index]?.equals(expected), `${method} ${path} got other bytes`);
+      }
+    };
+    const dial = (isTls: boolean): Socket => {
+      const { port } = new URL(isTls ? pair.tlsUrl : pair.url);
+      const to = { port: Number(port), host: "127.0.0.1" };
+      return isTls ? connectTls({ ...to, ca: tls.cert }) : connect(to);
+    };
+    const clients = Array.from({ length: 12 }, (_, index) =>
+      converse(dial(index % 3 === 0), String(index), index % 2 === 0 ? undefined : index * 1_500_000),
+    );
+    await Promise.all(clients);
+  });
+
   it("does not wait for a client that left, nor hold what it reads slowly", async () => {
     const { promise: left, resolve } = Promise.withResolvers<void>();
     let written = 0;
@@ -255,22 +314,58 @@ describe("an upgrade that is passed on", () => {
   );
 });
 
-/** 6 MiB of a path's own. */
+/** 6 MiB of a path's own, or 100 kB. */
 function bytesOf(path: string): Buffer {
   const key = createHash("sha256").update(path).digest();
-  return createCipheriv("aes-256-ctr", key, Buffer.alloc(16)).update(Buffer.alloc(6 * 2 ** 20));
+  const zeros = Buffer.alloc(path.startsWith("/small") ? 100_000 : 6 * 2 ** 20);
+  return createCipheriv("aes-256-ctr", key, Buffer.alloc(16)).update(zeros);
 }
 
-/** A server in front that passes every request on to another one. */
+/** The bodies of the answers to requests of these methods, which are all of the bytes. */
+function answersIn(bytes: Buffer, methods: readonly string[]): Buffer[] {
+  let at = 0;
+  const until = (end: string): string => {
+    const from = at;
+    at = bytes.indexOf(end, from) + end.length;
+    assert.ok(at >= end.length + from, "an answer is cut");
+    return bytes.toString("latin1", from, at);
+  };
+  const take = (count: number): Buffer => bytes.subarray(at, (at += count));
+  const bodies = methods.map((method) => {
+    const head = until("\r\n\r\n");
+    if (method === "HEAD" || head.startsWith("HTTP/1.1 204")) return Buffer.alloc(0);
+    const length = /^content-length: (\d+)/im.exec(head)?.[1];
+    if (length !== undefined) return take(Number(length));
+    const chunks: Buffer[] = [];
+    do {
+      chunks.push(take(Number.parseInt(until("\r\n"), 16)));
+      until("\r\n");
+    } while (chunks.at(-1)?.length !== 0);
+    return Buffer.concat(chunks);
+  });
+  assert.equal(at, bytes.length);
+  return bodies;
+}
+
+interface Certificate {
+  readonly cert: string;
+  readonly key: string;
+}
+
+/** A server in front that passes every request on to another one. @param ca the authority of the other's certificate. */
 async function relayed(
   serve: (message: IncomingMessage, response: ServerResponse) => void,
-  secured?: { readonly tls: { readonly cert: string; readonly key: string }; readonly ca: string },
+  {
+    tls,
+    ca,
+    frontTls,
+  }: { readonly tls?: Certificate; readonly ca?: string; readonly frontTls?: Certificate } = {},
 ) {
   let failures = 0;
-  const other = secured === undefined ? createServer(serve) : createTlsServer(secured.tls, serve);
-  const connections = peerConnections({ ...(secured && { ca: secured.ca }) });
+  const other = tls === undefined ? createServer(serve) : createTlsServer(tls, serve);
+  const connections = peerConnections({ ...(ca !== undefined && { ca }) });
   const peer = new HttpPeer({
-    address: `${secured === undefined ? "http" : "https"}://127.0.0.1:${await listen(other)}`,
+    address: `${tls === undefined ? "http" : "https"}://127.0.0.1:${await listen(other)}`,
     node: "other",
     secret: "secret",
     connections,
@@ -279,22 +374,25 @@ async function relayed(
       failures += 1;
     },
   });
-  const front = createServer((message, response) => {
+  const pass = (message: IncomingMessage, response: ServerResponse): void => {
     peer.relay(REQUEST, { message, response }).catch(() => response.writeHead(503).end());
-  });
+  };
+  const front = createServer(pass);
+  const tlsFront = createTlsServer(frontTls ?? {}, pass);
   front.on("upgrade", (message, socket, head) => {
     socket.on("error", () => undefined);
     void peer.relayUpgrade(REQUEST, { message, socket, head });
   });
   return {
     url: `http://127.0.0.1:${await listen(front)}`,
+    tlsUrl: `https://127.0.0.1:${await listen(tlsFront)}`,
     other,
     peer,
     failures: () => failures,
     async [Symbol.asyncDispose]() {
       peer.end();
       connections[Symbol.dispose]();
-      for (const server of [front, other]) {
+      for (const server of [front, tlsFront, other]) {
         server.closeAllConnections();
         await new Promise((resolve) => server.close(resolve));
       }
