@@ -6,6 +6,7 @@ import { build, cleanBuild } from "../toolchain/build.mjs";
 import { ensureTestPackages } from "../toolchain/debian-packages.mjs";
 import { lint } from "../toolchain/lint.mjs";
 import { prepare } from "../toolchain/prepare.mjs";
+import { testEtcd } from "../toolchain/test-etcd.mjs";
 import { testGuest } from "../toolchain/test-guest.mjs";
 import { testVenvs } from "../toolchain/test-venvs.mjs";
 import { ROOT, workspaces } from "../toolchain/project.mjs";
@@ -82,7 +83,12 @@ async function runTests(toolchain, globs) {
 
 /** Fetches the tools that only tests use. @returns environment variables with their paths. */
 async function fetchForTests(paths) {
-  return { ...(await ensureTestPackages()), ...(await testGuest(paths)), ...(await testVenvs()) };
+  return {
+    ...(await ensureTestPackages()),
+    ...(await testGuest(paths)),
+    ...(await testVenvs()),
+    ...(await testEtcd()),
+  };
 }
 
 /**

@@ -10,6 +10,18 @@ import { freePorts } from "@coppice/core/testing";
 /** Path of Debian's, or of another one that is named. */
 export const ETCD = process.env["COPPICE_TEST_ETCD"] ?? "/usr/bin/etcd";
 
+const NEWEST = process.env["COPPICE_TEST_NEWEST_ETCD"];
+
+/** Those that the store is tested with. */
+export const ETCDS = [
+  { name: "etcd", program: ETCD, skip: reasonWithoutEtcd() },
+  {
+    name: "the newest etcd",
+    program: NEWEST ?? "",
+    skip: !NEWEST && "this host has no etcd 3.7, which npm test builds with Go",
+  },
+];
+
 export function reasonWithoutEtcd(): string | false {
   return !existsSync(ETCD) && "this host has no etcd";
 }
@@ -29,11 +41,23 @@ export interface Cluster extends AsyncDisposable {
   readonly endpoints: readonly string[];
 }
 
-/**
- * Starts members of etcd on loopback.
- * @param kept directory of their data, which stays for the next start; a temporary one when absent.
- */
-export async function startEtcd(count = 1, kept?: string): Promise<Cluster> {
+export interface ClusterOptions {
+  readonly count?: number;
+  /** Directory of their data, which stays for the next start; a temporary one when absent. */
+  readonly kept?: string;
+  /** Path of etcd. */
+  readonly program?: string;
+  /** Further options of its command line. */
+  readonly args?: readonly string[];
+}
+
+/** Starts members of etcd on loopback. */
+export async function startEtcd({
+  count = 1,
+  kept,
+  program = ETCD,
+  args = [],
+}: ClusterOptions = {}): Promise<Cluster> {
   const directory = kept ?? (await mkdtemp(join(tmpdir(), "coppice-etcd-")));
   const ports = await freePorts(count * 2);
   const places = Array.from({ length: count }, (_, index) => ({
@@ -42,7 +66,7 @@ export async function startEtcd(count = 1, kept?: string): Promise<Cluster> {
     peerUrl: `http://127.0.0.1:${ports[index * 2 + 1]}`,
   }));
   const cluster = places.map(({ name, peerUrl }) => `${name}=${peerUrl}`).join(",");
-  const members = places.map((place) => new EtcdProcess(place, { directory, cluster }));
+  const members = places.map((place) => new EtcdProcess(place, { directory, cluster, program, args }));
   const stop = async (): Promise<void> => {
     await Promise.all(members.map((member) => member.kill()));
     if (kept === undefined) await rm(directory, { recursive: true });
@@ -58,14 +82,26 @@ export async function startEtcd(count = 1, kept?: string): Promise<Cluster> {
 
 class EtcdProcess implements Member {
   readonly url: string;
+  readonly #program: string;
   readonly #args: readonly string[];
   #process: ChildProcess | undefined;
 
   constructor(
     { name, url, peerUrl }: { readonly name: string; readonly url: string; readonly peerUrl: string },
-    { directory, cluster }: { readonly directory: string; readonly cluster: string },
+    {
+      directory,
+      cluster,
+      program,
+      args,
+    }: {
+      readonly directory: string;
+      readonly cluster: string;
+      readonly program: string;
+      readonly args: readonly string[];
+    },
   ) {
     this.url = url;
+    this.#program = program;
     this.#args = [
       ["--name", name],
       ["--data-dir", join(directory, name)],
@@ -79,6 +115,7 @@ class EtcdProcess implements Member {
       ["--election-timeout", "500"],
       ["--logger", "zap"],
       ["--log-level", "fatal"],
+      args,
     ].flat();
   }
 
@@ -87,7 +124,7 @@ class EtcdProcess implements Member {
   }
 
   async start(): Promise<void> {
-    const child = spawn(ETCD, this.#args, { stdio: "ignore" });
+    const child = spawn(this.#program, this.#args, { stdio: "ignore" });
     this.#process = child;
     child.once("exit", () => (this.#process = undefined));
     for (let attempt = 0; attempt < 300; attempt += 1) {

@@ -38,7 +38,7 @@ describe("coppice fleet", () => {
 
   it("tells why etcd refuses, in a line and not as a crash", async () => {
     const etcd = createServer((_, response) => {
-      response.writeHead(400).end(JSON.stringify({ code: 3, error: "invalid user ID or password" }));
+      response.writeHead(400).end(JSON.stringify({ code: 3, message: "invalid user ID or password" }));
     }).listen(0, "127.0.0.1");
     await once(etcd, "listening");
     const url = `http://127.0.0.1:${(etcd.address() as AddressInfo).port}`;

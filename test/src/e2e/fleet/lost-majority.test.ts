@@ -14,7 +14,7 @@ describe("a fleet whose etcd has lost its majority", { skip: reasonWithoutEtcd()
   let fleet: Fleet;
 
   before(async () => {
-    etcd = await startEtcd(3);
+    etcd = await startEtcd({ count: 3 });
     fleet = await startFleet({
       count: 2,
       store: { etcd: { endpoints: etcd.endpoints, timeout: "500ms" }, lease: `${LEASE_MS}ms` },

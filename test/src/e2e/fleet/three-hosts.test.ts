@@ -10,7 +10,7 @@ describe(
   () => {
     it("leads to a fleet, with config/fleet.yaml as it is", async () => {
       const told = await runIsolated<ThreeHosts>(import.meta.resolve("./three-hosts.js"), {});
-      assert.equal(told.health, '{"health":"true"}'.repeat(3));
+      assert.equal(told.health.match(/"health":"true"/g)?.length, 3, told.health);
       // What curl makes of the alert depends on when it comes.
       assert.match(told.refusal, /^curl: \(\d+\)/);
       assert.match(told.doctor, / 0 FAIL$/m);

@@ -24,7 +24,7 @@ export async function startBehindForeign(
   try {
     const { dataDir, ...rest } = server;
     // Servers that are started again with their data find the fleet's record of them.
-    const etcd = await startEtcd(1, typeof dataDir === "string" ? `${dataDir}-etcd` : undefined);
+    const etcd = await startEtcd(typeof dataDir === "string" ? { kept: `${dataDir}-etcd` } : {});
     started.push(etcd);
     const secret = randomBytes(32).toString("hex");
     const ports = await freePorts(2);

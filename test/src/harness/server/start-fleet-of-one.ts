@@ -34,7 +34,7 @@ export async function startFleetOfOne(
     address: `http://${LOOPBACK}:${port}`,
     secret: "5eed".repeat(16),
     ...(store === "etcd"
-      ? { etcd: { endpoints: starting.use(await startEtcd(1, place)).endpoints } }
+      ? { etcd: { endpoints: starting.use(await startEtcd({ kept: place })).endpoints } }
       : { file: join(place, "fleet.sqlite") }),
   };
   const listeners =

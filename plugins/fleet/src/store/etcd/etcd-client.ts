@@ -38,6 +38,8 @@ export class EtcdRefusal extends Error {
 
 export const NOT_FOUND = 5;
 const UNAUTHENTICATED = 16;
+/** Of a token that names a former state of users and roles; its code is that of any wrong request. */
+const TOKEN_IS_OLD = "revision of auth store is old";
 /** Codes of a member that could not do it: another one may. Not of a majority that may have done it. */
 const ELSEWHERE = [14];
 
@@ -52,7 +54,7 @@ class NotSent extends Error {
   }
 }
 
-const refusal = z.object({ code: z.int().default(2), error: z.string().default("etcd refused the request") });
+const refusal = z.object({ code: z.int().default(2), message: z.string() });
 const streamed = z.union([
   z.object({ result: z.unknown() }),
   z.object({ error: z.union([z.string(), z.object({ message: z.string() })]) }),
@@ -201,9 +203,9 @@ export class EtcdClient {
     try {
       return await this.#post(endpoint, path, { body, signal, token: await used });
     } catch (error) {
-      // Tokens are of one member and expire; the refusal came before anything was done.
+      // A member forgets tokens when it restarts, and they expire; the refusal came before anything was done.
       if (this.#token === used) this.#token = undefined;
-      if (!(error instanceof EtcdRefusal) || error.code !== UNAUTHENTICATED) throw error;
+      if (!isOfToken(error)) throw error;
       this.#token ??= this.#authenticate(endpoint, login, signal);
       return this.#post(endpoint, path, { body, signal, token: await this.#token });
     }
@@ -256,8 +258,14 @@ export class EtcdClient {
     const refused = parsedText(refusal, text);
     if (refused === undefined)
       throw new Error(`${endpoint} answered ${answer.statusCode}: ${text.slice(0, MOST_TOLD).trim()}`);
-    throw new EtcdRefusal(refused.code, refused.error);
+    throw new EtcdRefusal(refused.code, refused.message);
   }
+}
+
+/** True where a new token may help. */
+function isOfToken(error: unknown): boolean {
+  if (!(error instanceof EtcdRefusal)) return false;
+  return error.code === UNAUTHENTICATED || error.message.includes(TOKEN_IS_OLD);
 }
 
 /** The lines of a stream that are not empty. @throws Error for one that is too long. */

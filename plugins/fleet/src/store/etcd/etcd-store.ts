@@ -167,7 +167,11 @@ export class EtcdStore implements FleetStore {
         clearTimeout(silence);
         silence = setTimeout(onSilence, watchSilenceMs);
         if (message.compact_revision > 0) yield { kind: "compacted" };
-        if (message.canceled) return;
+        if (message.canceled) {
+          // A token that is not taken is told in words alone; a read replaces it, or says what else is refused.
+          await this.get("");
+          return;
+        }
         if (message.created) continue;
         const found = message.events.map(({ type, kv }) => ({ type, entry: entryOf(kv, own.length) }));
         yield {
