@@ -226,6 +226,9 @@ export class HttpListener implements Listener {
     // A client that leaves in the middle of either direction must not cause an unhandled error.
     message.on("error", ignore);
     response.on("error", ignore);
+    // Pipelined. Node sends what there is of an answer that breaks off before its turn, and never ends it.
+    if (response.socket === null)
+      response.once("socket", (socket: Socket) => response.destroyed && socket.destroy());
     if (hasBody(message)) response.once("finish", () => drainThenClose(message));
     try {
       this.#refuseForeign(message);

@@ -1,6 +1,6 @@
 import type { OnReadOpts } from "node:net";
 
-/** What a connection that brings little is read into, and copied from at once: idle ones hold no block. */
+/** What a connection that brings little is read into, and copied from at once: it holds a block only after a large read. */
 const SMALL = Buffer.allocUnsafeSlow(16 * 1024);
 const BLOCK_BYTES = 256 * 1024;
 /** Free blocks that are kept. */

@@ -224,6 +224,21 @@ describe("a hostile program in a sandbox", { timeout: 60_000 }, () => {
     await stillServes();
   });
 
+  it("leaves in the middle of a pipelined answer, before its turn: the connection ends with the one before it", async () => {
+    answer = (connection, request) => {
+      if (request.startsWith("GET /first")) {
+        setTimeout(() => connection.write(GOOD), 100);
+        return;
+      }
+      connection.write("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nhalf\r\n");
+      setImmediate(() => connection.destroy());
+    };
+    const client = new Client(server.url);
+    for (const path of ["/first", "/second"]) client.ask(addressed, { path });
+    assert.match(await client.ends(), /^HTTP\/1\.1 200 OK\r\n[^]*\r\n\r\nfine$/);
+    await stillServes();
+  });
+
   it("does not answer an upgrade: its client's early bytes are limited", async () => {
     const asked = Promise.withResolvers<void>();
     answer = () => asked.resolve();
