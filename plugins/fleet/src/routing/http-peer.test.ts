@@ -141,6 +141,41 @@ describe("a request that is passed on", () => {
     }
   });
 
+  it("ends a Connect stream that is cut between two messages with an error, and one in a message as it is", async () => {
+    const frame = (flags: number, length: number): Buffer => {
+      const bytes = Buffer.alloc(5 + length, "x");
+      bytes.writeUInt8(flags);
+      bytes.writeUInt32BE(length, 1);
+      return bytes;
+    };
+    const whole = [frame(0, 3), frame(1, 70_000), frame(0, 0)];
+    const streams: Readonly<Record<string, readonly Buffer[]>> = {
+      whole,
+      head: [...whole, frame(0, 9).subarray(0, 3)],
+      message: [...whole, frame(0, 9).subarray(0, 10)],
+      over: [...whole, frame(2, 2)],
+    };
+    await using pair = await relayed((message, response) => {
+      response.setHeader("content-type", "application/connect+proto");
+      const bytes = Buffer.concat(streams[message.url?.slice(1) ?? ""] ?? []);
+      // In pieces that begin and end anywhere.
+      response.write(bytes.subarray(0, 2));
+      setTimeout(() => response.write(bytes.subarray(2, 11)), 20);
+      setTimeout(() => response.write(bytes.subarray(11)), 40);
+      setTimeout(() => message.socket.destroy(), 80);
+    });
+    const answer = Buffer.from(await (await fetch(`${pair.url}/whole`)).arrayBuffer());
+    const sent = Buffer.concat(whole);
+    assert.ok(answer.subarray(0, sent.length).equals(sent));
+    const end = answer.subarray(sent.length);
+    assert.deepEqual([end[0], end.readUInt32BE(1)], [2, end.length - 5]);
+    const { error } = JSON.parse(end.subarray(5).toString()) as { readonly error: Record<string, string> };
+    assert.equal(error["code"], "unavailable");
+    assert.match(error["message"] ?? "", /server 'other' of the fleet was lost/);
+    for (const path of ["head", "message", "over"])
+      await assert.rejects((await fetch(`${pair.url}/${path}`)).arrayBuffer(), path);
+  });
+
   it("brings every client the bytes of its own answer, whatever the pace of the others", async () => {
     await using pair = await relayed((message, response) => {
       const bytes = bytesOf(String(message.url));

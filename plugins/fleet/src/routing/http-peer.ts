@@ -92,10 +92,11 @@ export class HttpPeer implements Peer {
   ): Promise<void> {
     // The client left while its server was looked up.
     if (response.destroyed) return;
-    const { secret } = this.#options;
+    const { secret, node } = this.#options;
     const headers = passedOnHeaders(message, request, { secret, listener: request.surface });
     const refusal = (cause: unknown): unknown => this.#unreachable(cause);
-    await passRequest(new Relay({ message, response, headers, refusal }), {
+    const cut = `the connection to server '${node}' of the fleet was lost`;
+    await passRequest(new Relay({ message, response, headers, refusal, cut }), {
       take: () => this.#relays.take(),
       dial: async () => {
         const connection = await this.#relays.dial().catch((error: unknown) => {

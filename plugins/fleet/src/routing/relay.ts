@@ -1,6 +1,10 @@
 import type { IncomingMessage, ServerResponse } from "node:http";
 import { type ConnectionOption, headerLines, type PassedRequest } from "@coppice/core";
 import { passedBackHeaders } from "./fleet-headers.js";
+import { tellCut } from "./tell-cut.js";
+
+/** Type of a Connect stream. */
+const CONNECT_STREAM = "application/connect+";
 
 interface RelayOptions {
   readonly message: IncomingMessage;
@@ -9,6 +13,8 @@ interface RelayOptions {
   readonly headers: readonly string[];
   /** The error for an answer that did not come. */
   readonly refusal: (cause: unknown) => unknown;
+  /** What a stream's client is told when its answer is cut. */
+  readonly cut: string;
 }
 
 /** A request for another server. */
@@ -17,12 +23,14 @@ export class Relay implements PassedRequest {
   readonly response: ServerResponse;
   readonly refusal: (cause: unknown) => unknown;
   readonly #headers: readonly string[];
+  readonly #cut: string;
 
-  constructor({ message, response, headers, refusal }: RelayOptions) {
+  constructor({ message, response, headers, refusal, cut }: RelayOptions) {
     this.message = message;
     this.response = response;
     this.refusal = refusal;
     this.#headers = headers;
+    this.#cut = cut;
   }
 
   requestHead(option: ConnectionOption): string {
@@ -31,6 +39,7 @@ export class Relay implements PassedRequest {
   }
 
   answerHeaders(headers: readonly string[]): string[] {
+    if (headers.some((text) => text.startsWith(CONNECT_STREAM))) tellCut(this.response, this.#cut);
     return passedBackHeaders(headers);
   }
 

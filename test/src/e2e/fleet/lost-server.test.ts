@@ -31,6 +31,7 @@ describe("a fleet that loses a server", { skip: reasonWithoutEtcd(), timeout: 24
         lease: `${LEASE_MS}ms`,
         restart: "20s",
       },
+      plugins: () => ({ "commands-v1": {} }),
     });
     servers = [];
     for (const { configFile } of installations) servers.push(await ServerProcess.start(configFile));
@@ -77,6 +78,31 @@ describe("a fleet that loses a server", { skip: reasonWithoutEtcd(), timeout: 24
     const events = (await answer.json()) as readonly { readonly eventData: { readonly reason: string } }[];
     return events.map(({ eventData }) => eventData.reason);
   };
+  /** Starts a command, whose path in `/v1` this is, and waits for its output. */
+  const beginCommand = async (index: number, id: string): Promise<string> => {
+    const path = `/v1/sandboxes/${id}/commands`;
+    const answer = await fetch(urlOf(index) + path, {
+      method: "POST",
+      headers: { "x-api-key": API_KEY },
+      body: JSON.stringify({ argv: ["sh", "-c", "echo begun; exec sleep 600"] }),
+    });
+    const { command_id: command } = (await answer.json()) as { readonly command_id: string };
+    await eventually("its output", async () => (await logOf(index, `${path}/${command}`)).text === "begun\n");
+    return `${path}/${command}`;
+  };
+  /** What the log of a command tells. */
+  const logOf = async (index: number, path: string) => {
+    const answer = await fetch(`${urlOf(index)}${path}/logs`, { headers: { "x-api-key": API_KEY } });
+    const { phase, bytes } = (await answer.json()) as { readonly phase: string; readonly bytes: string };
+    return { phase, text: bytes };
+  };
+  /** The answer to one who has the token of a sandbox, and asks for a port of it. */
+  const portOf = async (index: number, sandbox: Sandbox): Promise<string> => {
+    const { envdAccessToken: token } = sandbox as unknown as { readonly envdAccessToken: string };
+    const headers = { "e2b-sandbox-id": sandbox.sandboxId, "e2b-sandbox-port": "9", "x-access-token": token };
+    const answer = await fetch(urlOf(index), { headers });
+    return `${answer.status} ${await answer.text()}`;
+  };
   const statusOf = async (index: number, path: string): Promise<number> =>
     (await fetch(urlOf(index) + path, { headers: { "x-api-key": API_KEY } })).status;
 
@@ -86,12 +112,19 @@ describe("a fleet that loses a server", { skip: reasonWithoutEtcd(), timeout: 24
     const once = await createOnceOn(0);
     assert.equal(await createOnceOn(1), once);
     assert.equal(await told(1, sandbox.sandboxId), "there");
+    const command = await beginCommand(1, sandbox.sandboxId);
+    pointSdkAt(urlOf(1));
+    const elsewhere = await Sandbox.connect(sandbox.sandboxId);
+    const streamed = await elsewhere.commands.run("sleep 600", { background: true, timeoutMs: 0 });
+    const ended = streamed.wait().then(() => "ended", String);
     signal(0, "SIGKILL");
     const killedAt = performance.now();
     await servers[0]?.ended;
+    assert.match(await ended, /\[unavailable\].*'node0'/);
     assert.match(await told(1, sandbox.sandboxId), /^503 .*node0/);
     assert.equal(await statusOf(1, "/templates/nothing"), 503, "it might be there");
     await eventually("its loss is told", async () => (await told(1, sandbox.sandboxId)).includes(LOST));
+    assert.match(await portOf(1, sandbox), new RegExp(`^502 .*${LOST}`));
     assert.equal(await statusOf(1, "/templates/nothing"), 404);
     await eventually("an event tells it", async () => (await endsOf(1, sandbox.sandboxId)).length > 0);
     assert.deepEqual(await endsOf(1, kept.sandboxId), []);
@@ -105,6 +138,7 @@ describe("a fleet that loses a server", { skip: reasonWithoutEtcd(), timeout: 24
       /not found/.test(await told(0, sandbox.sandboxId)),
     );
     assert.equal(await told(0, kept.sandboxId), "there");
+    assert.deepEqual(await logOf(1, command), { phase: "lost", text: "begun\n" });
     // Once, also where the lost server has its own word for what its crash has ended.
     for (const index of [0, 1]) assert.equal((await endsOf(index, sandbox.sandboxId)).length, 1);
     const next = await createOn(0);
