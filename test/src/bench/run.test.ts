@@ -111,7 +111,15 @@ describe("the benchmarks", { timeout: 240_000 }, () => {
     try {
       const [line] = (await once(createInterface({ input: peer.stdout }), "line")) as [string];
       const [url = ""] = line.split(" ");
-      const { stdout } = await run(process.execPath, [PROGRAM, ...ROWS, "--peer", url, ...SMALL]);
+      const { stdout } = await run(process.execPath, [
+        PROGRAM,
+        ...ROWS,
+        "--peer",
+        url,
+        ...SMALL,
+        "--seconds",
+        "0.01",
+      ]);
       const rows = stdout
         .split("\n")
         .filter((text) => /^\w.* [\d.]+ (ms|per s|MiB\/s) +[\d.]+ (ms|per s|MiB\/s) +[\d.]+x$/.test(text));

@@ -18,7 +18,7 @@ export async function besidePeer(
       prepared.push({ measured: await row.prepare(server, options), figures: [] as number[] });
     for (let round = 0; round < ROUNDS; round += 1)
       for (const { measured, figures } of prepared) {
-        await settled();
+        await settled(options.seconds);
         figures.push(await measured.measure());
       }
   } finally {
