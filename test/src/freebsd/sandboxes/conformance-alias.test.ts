@@ -4,13 +4,15 @@ import { isAboutNetworks, testJails } from "../../harness/freebsd/test-jails.js"
 
 /**
  * A jail in the stack of the host differs in what it sees and reaches of others, and in how it begins, goes on and ends.
- * Its files, and programs that run in it, are as in conformance.test.ts. There, too, links are swapped for five seconds:
+ * Its files, programs, images and limits are as in conformance.test.ts. There, too, links are swapped for five seconds:
  * the daemon of zfs-fuse does not always survive so many renames.
  */
 function isAboutStack(each: ConformanceCase): boolean {
   if (each.name.includes("links are swapped for five seconds")) return false;
-  const isFacet = each.group === "facets" && !each.needs?.includes("images");
-  return isAboutNetworks(each) || each.group === "provision" || each.group === "isolation" || isFacet;
+  const { group, needs = [] } = each;
+  const isOther = needs.some((need) => need === "images" || (typeof need === "object" && "limit" in need));
+  const isMeant = group === "facets" || group === "isolation";
+  return isAboutNetworks(each) || group === "provision" || (isMeant && !isOther);
 }
 
 for (const host of NETWORK_HOSTS.filter(({ networkKind }) => networkKind === "alias"))
