@@ -23,9 +23,9 @@ function isInstalled(...paths) {
   return paths.every((path) => existsSync(path));
 }
 
-/** Packages for tests that are skipped without them. */
+/** Packages for tests that are skipped without them. Of large ones `usedBy` has the names of the only test files that use them. */
 const WANTED = [
-  { packages: ["clang", "libclang-rt-dev"], isThere: canFuzz },
+  { packages: ["clang", "libclang-rt-dev"], isThere: canFuzz, usedBy: /protocol/ },
   // For sandboxes made of this host's /usr.
   { packages: ["sudo"], isThere: () => isInstalled("/usr/bin/sudo") },
   { packages: ["procps"], isThere: () => isInstalled("/usr/bin/ps", "/usr/bin/pgrep") },
@@ -53,38 +53,51 @@ const WANTED = [
     isThere: () => isInstalled("/usr/bin/etcd", "/usr/bin/strace"),
   },
   { packages: ["nginx-light"], isThere: () => isInstalled("/usr/sbin/nginx") },
-  { packages: ["zfs-fuse"], isThere: () => isInstalled("/usr/sbin/zfs-fuse") },
+  { packages: ["zfs-fuse"], isThere: () => isInstalled("/usr/sbin/zfs-fuse"), usedBy: /freebsd/ },
   // FreeBSD's tar(1), which packs images of jails.
   { packages: ["libarchive-tools"], isThere: () => isInstalled("/usr/bin/bsdtar") },
   {
     packages: ["qemu-system-x86", "qemu-utils", "e2fsprogs"],
     isThere: () => isInstalled("/usr/bin/qemu-system-x86_64", "/usr/bin/qemu-img", "/usr/sbin/mke2fs"),
+    usedBy: /freebsd/,
   },
   { packages: ["mmdebstrap"], isThere: () => isInstalled("/usr/bin/mmdebstrap") },
   { packages: ["signify-openbsd"], isThere: () => isInstalled("/usr/bin/signify-openbsd") },
-  { packages: ["chromium"], isThere: () => isInstalled("/usr/bin/chromium") },
-  { packages: ["python3-jupyter-kernel-test", "python3-jupyter-server"], isThere: canTestKernels },
+  {
+    packages: ["chromium"],
+    isThere: () => isInstalled("/usr/bin/chromium"),
+    usedBy: /foreign-pages|system-calls/,
+  },
+  {
+    packages: ["python3-jupyter-kernel-test", "python3-jupyter-server"],
+    isThere: canTestKernels,
+    usedBy: /jupyter-kernel-test/,
+  },
 ];
 
 /**
  * Installs the missing packages on Debian, as root. Outside of CI a failure is left to the tests, which skip what
  * they lack.
+ * @param paths the tests to run: all where there are none.
  * @returns environment variables with the paths of programs that tests do not find themselves.
  */
-export async function ensureTestPackages() {
-  await installMissing();
+export async function ensureTestPackages(paths = []) {
+  await installMissing(WANTED.filter(({ usedBy }) => usedBy === undefined || mayRun(paths, usedBy)));
   return canTestKernels() ? { COPPICE_PYTHON_JUPYTER: DEBIAN_PYTHON } : {};
 }
 
-function missingPackages() {
-  return WANTED.filter(({ isThere }) => !isThere()).flatMap(({ packages }) => packages);
+/** True unless all the paths are of test files, and none is meant. */
+export function mayRun(paths, meant) {
+  return paths.length === 0 || paths.some((path) => !path.endsWith(".ts") || meant.test(path));
 }
 
-async function installMissing() {
+const missingOf = (wanted) => wanted.filter(({ isThere }) => !isThere()).flatMap(({ packages }) => packages);
+
+async function installMissing(wanted) {
   if (process.platform !== "linux" || !canInstallDebianPackages()) return;
-  const missing = missingPackages();
+  const missing = missingOf(wanted);
   if (missing.length === 0) return;
   await installDebianPackages(missing);
-  const left = missingPackages();
+  const left = missingOf(wanted);
   if (left.length > 0 && process.env.CI) throw new FailedStep(`${left.join(", ")} could not be installed`);
 }

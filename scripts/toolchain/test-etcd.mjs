@@ -1,6 +1,7 @@
 import { existsSync } from "node:fs";
 import { readFile, rename, rm } from "node:fs/promises";
 import { join } from "node:path";
+import { mayRun } from "./debian-packages.mjs";
 import { ROOT, TOOLCHAIN } from "./project.mjs";
 import { FailedStep, outputOf, runStepAgain, told } from "./step.mjs";
 
@@ -23,9 +24,11 @@ function hasGo(text) {
 /**
  * The newest etcd, built by the Go of this machine, beside the one of Debian. Without Go the tests that want it are
  * skipped.
+ * @param paths the tests to run: all where there are none.
  * @returns the environment variable with its path.
  */
-export async function testEtcd() {
+export async function testEtcd(paths) {
+  if (!mayRun(paths, /fleet/)) return {};
   const text = await readFile(join(MODULE, "go.mod"), "utf8");
   const version = new RegExp(`${SERVER} (v\\S+)`).exec(text)?.[1];
   const program = join(TOOLCHAIN, `etcd-${version}`);

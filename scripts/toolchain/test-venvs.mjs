@@ -1,6 +1,7 @@
 import { existsSync } from "node:fs";
 import { mkdir, readFile, rm, writeFile } from "node:fs/promises";
 import { join } from "node:path";
+import { mayRun } from "./debian-packages.mjs";
 import { TOOLCHAIN } from "./project.mjs";
 import { FailedStep, outputOf, runStep, told } from "./step.mjs";
 
@@ -77,9 +78,10 @@ export async function ensureZig() {
 /**
  * Makes Python environments for the tests alone: SDKs, a kernel, a compiler. Those that cannot be fetched are left
  * out, and the tests that need them are skipped with a reason.
+ * @param paths the tests to run: all where there are none.
  * @returns environment variables with their paths.
  */
-export async function testVenvs() {
+export async function testVenvs(paths) {
   const base = suitablePython();
   if (base === undefined) return {};
   const environment = {};
@@ -99,7 +101,7 @@ export async function testVenvs() {
     const packages = outputOf(scheme, ["-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]);
     environment["COPPICE_SCHEME_KERNEL"] = packages?.trim();
   }
-  const zig = await ensureZig();
+  const zig = mayRun(paths, /freebsd/) ? await ensureZig() : undefined;
   if (zig !== undefined) environment["COPPICE_ZIG"] = zig;
   return environment;
 }

@@ -84,10 +84,10 @@ async function runTests(toolchain, globs) {
 /** Fetches the tools that only tests use. @returns environment variables with their paths. */
 async function fetchForTests(paths) {
   return {
-    ...(await ensureTestPackages()),
+    ...(await ensureTestPackages(paths)),
     ...(await testGuest(paths)),
-    ...(await testVenvs()),
-    ...(await testEtcd()),
+    ...(await testVenvs(paths)),
+    ...(await testEtcd(paths)),
   };
 }
 
