@@ -1,7 +1,9 @@
 import assert from "node:assert/strict";
-import { mkdir, readFile, writeFile } from "node:fs/promises";
+import { existsSync } from "node:fs";
+import { mkdir, readFile, rm, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { describe, it } from "node:test";
+import { setTimeout as sleep } from "node:timers/promises";
 import { Datasets } from "./datasets.js";
 import {
   openRecordingHost,
@@ -178,5 +180,40 @@ describe("datasets", { skip: reasonWithoutRecordingHost() ?? false }, () => {
         `set coppice:state=retained ${PATH}`,
       ]);
     }
+  });
+
+  it("that are retained are destroyed also where their last clone goes while others are collected", async () => {
+    await using recording = await openRecordingHost();
+    const { directory, programs } = recording.settings;
+    await mkdir(directory, { recursive: true });
+    const [clone, asked, did] = ["clone", "asked", "did"].map((name) => join(directory, name));
+    assert.ok(clone && asked && did);
+    await writeFile(clone, "");
+    const names = ["owner", "state", "template", "limits", "image", "snapshot"].map(
+      (name) => `coppice:${name}`,
+    );
+    const row = (path: string, property: string, value: string) => `${path}\t${property}\t${value}\tlocal\n`;
+    const values: Readonly<Record<string, string>> = { "coppice:owner": "ours", "coppice:state": "retained" };
+    const tree = ["zroot/jails", PATH].flatMap((path) =>
+      [...names, "defer_destroy"].map((name) => row(path, name, (path === PATH && values[name]) || "-")),
+    );
+    await writeFile(join(directory, "tree"), tree.join(""));
+    const script = `[ "$1" = get ] && exec cat ${join(directory, "tree")}
+if [ -e ${clone} ]; then
+  : > ${asked}
+  while [ -e ${clone} ]; do sleep 0.01; done
+  echo "cannot destroy '$2': filesystem has dependent clones" >&2
+  exit 1
+fi
+echo "$@" >> ${did}
+`;
+    await writeFile(programs.zfs, `#!/bin/sh\n${script}`);
+    const datasets = datasetsOf(recording);
+    const first = datasets.collect();
+    while (!existsSync(asked)) await sleep(10);
+    const second = datasets.collect();
+    await rm(clone);
+    await Promise.all([first, second]);
+    assert.equal(await readFile(did, "utf8"), `destroy ${PATH}\n`);
   });
 });

@@ -68,6 +68,10 @@ export class Datasets {
   readonly #owner: string;
   /** False while no retained dataset and no removed snapshot is known. */
   #hasRetained = true;
+  /** Resolves when the current collection has ended. */
+  #collecting: Promise<void> = Promise.resolve();
+  /** Begins after the current one. */
+  #nextCollection: Promise<void> | undefined;
   /** Retained, but without the mark, for which the pool had no room. */
   readonly #unmarked = new Set<string>();
 
@@ -295,10 +299,21 @@ export class Datasets {
   }
 
   /**
-   * Destroys removed snapshots and retained datasets that have no clones left.
+   * Destroys removed snapshots and retained datasets that have no clones left. Nothing of what was so at the call stays:
+   * a collection that began earlier may have met a clone that is gone by now, and another one follows it for all who wait.
    * @throws HostCommandError for the first that could not be destroyed, after all others.
    */
-  async collect(): Promise<void> {
+  collect(): Promise<void> {
+    this.#nextCollection ??= this.#collecting.then(() => {
+      this.#nextCollection = undefined;
+      const collection = this.#collectRetained();
+      this.#collecting = collection.catch(() => undefined);
+      return collection;
+    });
+    return this.#nextCollection;
+  }
+
+  async #collectRetained(): Promise<void> {
     if (!this.#hasRetained) return;
     // A dataset retained meanwhile sets it again.
     this.#hasRetained = false;
