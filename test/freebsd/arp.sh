@@ -8,7 +8,7 @@
 # Source: usr.sbin/arp/arp.c (main) and arp_netlink.c (set_nl, delete_nl).
 # Not here: entries of other interfaces, an address that no interface leads to (`cannot locate`, and 0), -a, -f, proxies,
 # expiry, and that -S deletes first and says what it found.
-static=${0%/*}/../state/net/static
+static=$(dirname "$0")/../state/net/static
 case "$*" in
 "-S "*)
   link=$(cat "$static/$3" 2> /dev/null) || { echo "arp: set $2: No such file or directory" >&2; exit 1; }

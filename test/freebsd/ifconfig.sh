@@ -19,9 +19,9 @@
 # Source: sbin/ifconfig/ifconfig.c (main, ifcreate_ioctl, status), ifclone.c (ifclonecreate, clone_destroy), ifbridge.c
 # (setbridge_add, setbridge_private, unsetbridge_learn, setbridge_static), ifgroup.c (setifgroup, getifgroups, printgroup).
 # Not here: every other interface and option; the numbers of bridges; ND6.
-state=${0%/*}/../state
+state=$(dirname "$0")/../state
 net=$state/net
-[ -d "$net/lent" ] || mkdir -p "$net/groups" "$net/static" "$net/aliases" "$net/lent"
+mkdir -p "$net/groups" "$net/static" "$net/aliases" "$net/lent"
 exec 9> "$net/lock"
 flock 9
 fail() { echo "ifconfig: $*" >&2; exit 1; }

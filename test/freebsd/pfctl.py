@@ -35,6 +35,8 @@ pfctl_show_states, pfctl_net_kill_states, pfctl_label_kill_states, pfctl_id_kill
 print_iface), and sbin/pfctl/pf_print_state.c (print_state).
 """
 import fcntl
+import getopt
+import hashlib
 import ipaddress
 import json
 import os
@@ -42,7 +44,6 @@ import re
 import subprocess
 import sys
 import time
-import zlib
 
 STATE = os.path.join(os.path.dirname(sys.argv[0]), "..", "state", "pf")
 RELEASE = os.path.join(STATE, "..", "pfctl-release")
@@ -81,7 +82,7 @@ def address_match(field, text, tables):
 
 def mark_of(tag):
     """What says on Linux that a packet has a tag; 0 is none, and 1 the mark of what a rule answers with."""
-    return 2 + zlib.crc32(tag.encode()) % 2**24
+    return 2 + int.from_bytes(hashlib.sha256(tag.encode()).digest()[:3], "big")
 
 
 def translate(rule, tables, chain):
@@ -278,8 +279,7 @@ def states(name):
 
 
 def identify(state):
-    text = repr(state).encode()
-    return f"{zlib.crc32(text):08x}{zlib.adler32(text):08x}"
+    return hashlib.sha256(repr(state).encode()).hexdigest()[:16]
 
 
 def remove(name, wanted):
@@ -346,26 +346,13 @@ def show(what, anchor, link, verbosity):
         fail(f"pfctl: Unknown show modifier '{what}'")
 
 
-def options_of(words):
-    """Options with their values, in order. Importing getopt takes as long as all other modules: tests run this by the thousands."""
-    pairs = []
-    words = list(words)
-    while words:
-        word = words.pop(0)
-        if word in ("-a", "-f", "-F", "-i", "-k", "-s") and words:
-            pairs.append((word, words.pop(0)))
-        elif len(word) > 1 and word[0] == "-" and not word[1:].strip("qMv"):
-            pairs += [(f"-{letter}", "") for letter in word[1:]]
-        else:
-            fail(
-                f"pfctl: cannot take {word}",
-                "usage: pfctl [-qMv] [-a anchor] [-f file] [-F modifier] [-i interface] [-k host] [-s modifier]",
-            )
-    return pairs
-
-
 def main():
-    pairs = options_of(sys.argv[1:])
+    try:
+        pairs, rest = getopt.getopt(sys.argv[1:], "a:f:F:i:k:s:qMv")
+    except getopt.GetoptError as error:
+        fail(f"pfctl: {error}", "usage: pfctl [-qMv] [-a anchor] [-f file] [-F modifier] [-i interface] [-k host] [-s modifier]")
+    if rest:
+        fail("usage: pfctl [-qMv] [-a anchor] [-f file] [-F modifier] [-i interface] [-k host] [-s modifier]")
     options = dict(pairs)
     anchor = options.get("-a")
     os.makedirs(STATE, exist_ok=True)

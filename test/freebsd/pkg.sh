@@ -12,7 +12,7 @@
 # The -y of install is for pkg itself; some releases take it for an answer here, too.
 # Source: usr.sbin/pkg/pkg.c (main, bootstrap_pkg) and pkg's src/install.c, src/query.c; -N is from memory.
 # Not here: signatures, repositories, dependencies, scripts of packages.
-here=${0%/*}/../state/host-packages
+here=$(dirname "$0")/../state/host-packages
 case $* in
 -N)
   [ -e "$here" ] || { echo "pkg: pkg is not installed" >&2; exit 1; }
@@ -39,7 +39,7 @@ if [ "$ASSUME_ALWAYS_YES" != yes ]; then
   echo 'Please set ASSUME_ALWAYS_YES=yes environment variable to be able to bootstrap in non-interactive (stdin not being a tty)' >&2
   exit 1
 fi
-version=$(cat "${0%/*}/../state/pkg-version" 2> /dev/null || echo 1.0)
+version=$(cat "$(dirname "$0")/../state/pkg-version" 2> /dev/null || echo 1.0)
 for name; do
   case $name in
   bash | python311 | py311-ipykernel | py311-numpy | py311-pandas | py311-matplotlib | FreeBSD-runtime) ;;

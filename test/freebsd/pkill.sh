@@ -3,7 +3,7 @@
 # every process of a jail, and ends with 1 when there was none, with 2 when there is no such jail.
 # Source: bin/pkill/pkill.c (main, makelist, killact; STATUS_MATCH, STATUS_NOMATCH, STATUS_BADUSAGE).
 # Not here: patterns, users, groups, terminals, -l, and a list of jails.
-state=${0%/*}/../state
+state=$(dirname "$0")/../state
 [ "$2" = -j ] && [ $# = 3 ] || { echo "usage: pkill -signal -j jail" >&2; exit 2; }
 [ -f "$state/jails/$3" ] || { echo "pkill: Invalid jail ID or name \`$3'" >&2; exit 2; }
 read -r _ init _ < "$state/jails/$3"

@@ -4,7 +4,7 @@
 # with 1 when there is none.
 # Source: bin/ps/ps.c (main; addelem_jid) and print.c (state).
 # Not here: every other column and selection.
-state=${0%/*}/../state
+state=$(dirname "$0")/../state
 [ "$1 $3 $4" = "-J -o state=" ] || { echo "usage: ps -J jail -o state=" >&2; exit 1; }
 [ -f "$state/jails/$2" ] || { echo "ps: Invalid jail id: $2" >&2; exit 1; }
 read -r _ init _ < "$state/jails/$2"

@@ -3,7 +3,7 @@
 # GATEWAY`.
 # Source: sbin/route/route.c (newroute).
 # Not here: every other verb, flag and family.
-state=${0%/*}/../state
+state=$(dirname "$0")/../state
 [ "$1 $3 $4 $5" = "-j -n add default" ] && [ $# = 6 ] || { echo "usage: route -j jail -n add default gateway" >&2; exit 64; }
 [ -f "$state/jails/$2" ] || { echo "route: jail \"$2\" not found" >&2; exit 1; }
 read -r _ init _ < "$state/jails/$2"

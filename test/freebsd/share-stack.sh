@@ -7,7 +7,7 @@
 # On FreeBSD such a jail has its sockets in the stack of the host, and 127.0.0.1 is its address. On Linux it has a stack
 # of its own in which nothing is ever changed (nobody inside may): loopback with the address, and `lo1`, whose other end
 # is `lo1.INIT` on the host, and through which all else goes to be routed and filtered there (pfctl.py).
-shared=${0%/*}/../state/net/shared
+shared=$(dirname "$0")/../state/net/shared
 mkdir -p "$shared"
 if [ "$1" = -d ]; then
   rm -f "$shared/$2"
