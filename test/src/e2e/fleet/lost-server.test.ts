@@ -1,9 +1,11 @@
 import assert from "node:assert/strict";
 import { after, afterEach, before, beforeEach, describe, it } from "node:test";
+import { setTimeout as pause } from "node:timers/promises";
 import { Sandbox } from "e2b";
 import { type Cluster, reasonWithoutEtcd, startEtcd } from "@coppice/plugin-fleet/testing";
 import { API_KEY } from "../../harness/server/api-key.js";
 import { eventually } from "../../harness/host/eventually.js";
+import { startCoppice } from "../../harness/server/coppice-command.js";
 import { makeFleetInstallations } from "../../harness/server/fleet-installations.js";
 import { pointSdkAt } from "../../harness/server/point-sdk-at.js";
 import { type Installation, ServerProcess } from "../../harness/server/server-process.js";
@@ -55,11 +57,11 @@ describe("a fleet that loses a server", { skip: reasonWithoutEtcd(), timeout: 24
     return Sandbox.create();
   };
   /** Creates one with the same `Idempotency-Key` each time. @returns its id, or the answer */
-  const createOnceOn = async (index: number): Promise<string> => {
+  const createOnceOn = async (index: number, key = "once"): Promise<string> => {
     const answer = await fetch(`${urlOf(index)}/sandboxes`, {
       method: "POST",
-      headers: { "x-api-key": API_KEY, "content-type": "application/json", "idempotency-key": "once" },
-      body: JSON.stringify({ templateID: "base" }),
+      headers: { "x-api-key": API_KEY, "content-type": "application/json", "idempotency-key": key },
+      body: JSON.stringify({ templateID: "base", timeout: 600 }),
     });
     const body = (await answer.json()) as { readonly sandboxID?: string };
     return body.sandboxID ?? `${answer.status} ${JSON.stringify(body)}`;
@@ -172,5 +174,32 @@ describe("a fleet that loses a server", { skip: reasonWithoutEtcd(), timeout: 24
     pointSdkAt(urlOf(0));
     const next = await eventually("it is a member again", () => Sandbox.create().catch(() => undefined));
     assert.equal(await told(1, next.sandboxId), "there");
+  });
+
+  it("has one sandbox for each Idempotency-Key, also where a server was killed during the creation", async () => {
+    // So that the other one makes them.
+    await startCoppice(["fleet", "cordon", installations[0]?.configFile ?? "", "node0"]).end;
+    const ids: string[] = [];
+    let interrupted = 0;
+    for (const delayMs of [0, 5, 10, 15, 20]) {
+      const key = `after-${delayMs}`;
+      const first = createOnceOn(0, key).catch(() => undefined);
+      await pause(delayMs);
+      signal(0, "SIGKILL");
+      await servers[0]?.ended;
+      const again = await createOnceOn(1, key);
+      const told = await first;
+      if (told === undefined) interrupted += 1;
+      else assert.equal(again, told);
+      assert.match(again, /^[a-z0-9]+$/);
+      ids.push(again);
+      await restart(0);
+    }
+    assert.ok(interrupted > 0, "no creation was interrupted");
+    pointSdkAt(urlOf(0));
+    await eventually("nothing else is there", async () => {
+      const there = (await Sandbox.list().nextItems()).map(({ sandboxId }) => sandboxId);
+      return there.toSorted().join() === ids.toSorted().join();
+    });
   });
 });
