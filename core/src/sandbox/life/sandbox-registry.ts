@@ -130,7 +130,7 @@ export class SandboxRegistry implements Sandboxes {
     // Set before the first await: this keeps parallel creations below the maximum.
     this.#held.set(record.id, held);
     const probe = request.readinessProbe ?? template.readinessProbe;
-    using _yielding = this.#options.pools.yieldTo(template.name);
+    using _yielding = this.#options.pools.yieldToCreator();
     return await this.#creations.make(held, backend, { timeoutMs: request.timeoutMs, probe, signal });
   }
 

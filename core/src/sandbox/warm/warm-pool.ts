@@ -14,6 +14,8 @@ export interface WarmPoolOptions {
   readonly make: (signal: AbortSignal) => Promise<HeldSandbox>;
   /** Ends a sandbox of the pool; resolves when that is done or failed for now. */
   readonly discard: (held: HeldSandbox) => Promise<void>;
+  /** Creators that wait for a sandbox that no pool had, of any template: they get the processors. */
+  readonly creators: { readonly waiting: number };
   /** Called for every failed attempt to make one. */
   readonly onFailure: () => void;
   readonly clock: Clock;
@@ -38,8 +40,6 @@ export class WarmPool {
   readonly #closed = new AbortController();
   #kept: number;
   #isFilling = false;
-  /** Creators that wait for a sandbox that the pool did not have. */
-  #waiting = 0;
   #makeMs = 0;
   /** When sandboxes were asked for, while one of the pool is made. */
   #askedAtMs: number[] = [];
@@ -71,17 +71,6 @@ export class WarmPool {
     return held;
   }
 
-  /** Leaves the processors to a creator for whom a sandbox is made, until disposal. */
-  yieldTo(): Disposable {
-    this.#waiting += 1;
-    return {
-      [Symbol.dispose]: () => {
-        this.#waiting -= 1;
-        this.refill();
-      },
-    };
-  }
-
   /** Makes missing sandboxes in the background. */
   refill(): void {
     if (!this.#isFilling || this.#cancelRetry !== undefined) return;
@@ -97,9 +86,9 @@ export class WarmPool {
 
   /** As many as are asked for while one is made: the pool is filled as fast as it is emptied. */
   #atOnce(): number {
+    const { creators, settings, clock } = this.#options;
     // Not none: creators that come one after the other would keep the pool empty.
-    if (this.#waiting > 0) return 1;
-    const { settings, clock } = this.#options;
+    if (creators.waiting > 0) return 1;
     const sinceMs = clock.now() - this.#makeMs;
     this.#askedAtMs = this.#askedAtMs.filter((atMs) => atMs > sinceMs);
     return settings.refill ?? Math.min(availableParallelism(), this.#askedAtMs.length + 1);

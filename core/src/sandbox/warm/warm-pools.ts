@@ -11,6 +11,7 @@ export type WarmPools = ReturnType<typeof warmPools>;
 export function warmPools(registry: Registry) {
   const registers = [registry];
   const pools = new Map<string, WarmPool>();
+  const creators = { waiting: 0 };
   new Gauge({
     name: "coppice_sandboxes_warm",
     help: "Sandboxes of warm pools that wait for a creation; not counted among the running ones",
@@ -33,10 +34,11 @@ export function warmPools(registry: Registry) {
     registers,
   });
   return {
-    add(template: string, options: Omit<WarmPoolOptions, "onFailure">): void {
+    add(template: string, options: Omit<WarmPoolOptions, "creators" | "onFailure">): void {
       for (const outcome of ["hit", "miss", "broken"]) takes.inc({ template, outcome }, 0);
       failures.inc({ template }, 0);
-      pools.set(template, new WarmPool({ ...options, onFailure: () => failures.inc({ template }) }));
+      const onFailure = (): void => failures.inc({ template });
+      pools.set(template, new WarmPool({ ...options, creators, onFailure }));
     },
     start(): void {
       for (const pool of pools.values()) pool.start();
@@ -48,9 +50,15 @@ export function warmPools(registry: Registry) {
       if (pool !== undefined && held === undefined) takes.inc({ template, outcome: "miss" });
       return held;
     },
-    /** Makes fewer sandboxes ready while one of the template is made for its creator, until disposal. */
-    yieldTo(template: string): Disposable | undefined {
-      return pools.get(template)?.yieldTo();
+    /** Makes fewer sandboxes ready while one is made for its creator, until disposal. */
+    yieldToCreator(): Disposable {
+      creators.waiting += 1;
+      return {
+        [Symbol.dispose]() {
+          creators.waiting -= 1;
+          for (const pool of pools.values()) pool.refill();
+        },
+      };
     },
     handedOut(template: string, outcome: "hit" | "broken"): void {
       takes.inc({ template, outcome });
