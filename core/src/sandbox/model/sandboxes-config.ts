@@ -39,7 +39,9 @@ const pool = z
       .describe(
         "Sandboxes that are made ready at the same time; as many as are asked for while one is made, up to the number of processors, when absent",
       ),
-    shrinkAfter: duration("10m").describe("Time without such a creation after which the number falls by a quarter"),
+    shrinkAfter: duration("10m").describe(
+      "Time without such a creation after which the number falls by a quarter",
+    ),
   })
   .superRefine(({ min, max }, context) => {
     if (max !== undefined && max < min) refuse(context, ["max"], "is less than min");
