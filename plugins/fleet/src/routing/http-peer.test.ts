@@ -155,6 +155,7 @@ describe("a request that is passed on", () => {
       message: [...whole, frame(0, 9).subarray(0, 10)],
       over: [...whole, frame(2, 2)],
     };
+    let isKilled = false;
     await using pair = await relayed((message, response) => {
       response.setHeader("content-type", "application/connect+proto");
       const bytes = Buffer.concat(streams[message.url?.slice(1) ?? ""] ?? []);
@@ -162,8 +163,17 @@ describe("a request that is passed on", () => {
       response.write(bytes.subarray(0, 2));
       setTimeout(() => response.write(bytes.subarray(2, 11)), 20);
       setTimeout(() => response.write(bytes.subarray(11)), 40);
-      setTimeout(() => message.socket.destroy(), 80);
+      setTimeout(() => {
+        // As a process that is killed.
+        if (isKilled) pair.other.close();
+        message.socket.destroy();
+      }, 80);
     });
+    // One that is there has cut the stream itself, which E2B's SDKs take for the end of the sandbox.
+    await assert.rejects((await fetch(`${pair.url}/whole`)).arrayBuffer());
+    for (const path of ["head", "message", "over"])
+      await assert.rejects((await fetch(`${pair.url}/${path}`)).arrayBuffer(), path);
+    isKilled = true;
     const answer = Buffer.from(await (await fetch(`${pair.url}/whole`)).arrayBuffer());
     const sent = Buffer.concat(whole);
     assert.ok(answer.subarray(0, sent.length).equals(sent));
@@ -172,8 +182,6 @@ describe("a request that is passed on", () => {
     const { error } = JSON.parse(end.subarray(5).toString()) as { readonly error: Record<string, string> };
     assert.equal(error["code"], "unavailable");
     assert.match(error["message"] ?? "", /server 'other' of the fleet was lost/);
-    for (const path of ["head", "message", "over"])
-      await assert.rejects((await fetch(`${pair.url}/${path}`)).arrayBuffer(), path);
   });
 
   it("brings every client the bytes of its own answer, whatever the pace of the others", async () => {

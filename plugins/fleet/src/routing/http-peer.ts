@@ -8,6 +8,7 @@ import {
 } from "node:http";
 import { Agent as HttpsAgent, request as requestHttps } from "node:https";
 import { type Duplex, pipeline } from "node:stream";
+import { setTimeout as pause } from "node:timers/promises";
 import {
   type Gathered,
   headerLines,
@@ -44,6 +45,7 @@ export interface HttpPeerOptions {
   readonly onFailure: () => void;
 }
 
+const LISTENER_CLOSES_MS = 50;
 /** Limit of the bytes sent before an upgrade is answered. WebSocket clients send none. */
 const EARLY_BYTES = 64 * 1024;
 
@@ -79,6 +81,7 @@ export class HttpPeer implements Peer {
   readonly #options: HttpPeerOptions;
   readonly #open = new Set<ClientRequest | Duplex>();
   readonly #relays: RelayConnections;
+  #isGone = false;
 
   constructor(options: HttpPeerOptions) {
     this.#options = options;
@@ -95,8 +98,11 @@ export class HttpPeer implements Peer {
     const { secret, node } = this.#options;
     const headers = passedOnHeaders(message, request, { secret, listener: request.surface });
     const refusal = (cause: unknown): unknown => this.#unreachable(cause);
-    const cut = `the connection to server '${node}' of the fleet was lost`;
-    await passRequest(new Relay({ message, response, headers, refusal, cut }), {
+    const loss = {
+      message: `the connection to server '${node}' of the fleet was lost`,
+      isLost: () => this.#isLost(),
+    };
+    await passRequest(new Relay({ message, response, headers, refusal, loss }), {
       take: () => this.#relays.take(),
       dial: async () => {
         const connection = await this.#relays.dial().catch((error: unknown) => {
@@ -198,8 +204,21 @@ export class HttpPeer implements Peer {
 
   /** Ends what is under way: a server that is gone may never say so. */
   end(): void {
+    this.#isGone = true;
     for (const exchange of this.#open) exchange.destroy(new Error("the server is gone"));
     this.#relays.end();
+  }
+
+  /** Asked when a connection was cut. */
+  async #isLost(): Promise<boolean> {
+    // Of a process that ends connections may close before the listener does.
+    await pause(LISTENER_CLOSES_MS);
+    try {
+      if (!this.#isGone) (await this.#relays.dial()).stream.destroy();
+    } catch {
+      return true;
+    }
+    return this.#isGone;
   }
 
   #track(exchange: ClientRequest | Duplex): void {

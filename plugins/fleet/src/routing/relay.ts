@@ -1,7 +1,7 @@
 import type { IncomingMessage, ServerResponse } from "node:http";
 import { type ConnectionOption, headerLines, type PassedRequest } from "@coppice/core";
 import { passedBackHeaders } from "./fleet-headers.js";
-import { tellCut } from "./tell-cut.js";
+import { type Loss, tellCut } from "./tell-cut.js";
 
 /** Type of a Connect stream. */
 const CONNECT_STREAM = "application/connect+";
@@ -14,7 +14,7 @@ interface RelayOptions {
   /** The error for an answer that did not come. */
   readonly refusal: (cause: unknown) => unknown;
   /** What a stream's client is told when its answer is cut. */
-  readonly cut: string;
+  readonly loss: Loss;
 }
 
 /** A request for another server. */
@@ -23,14 +23,14 @@ export class Relay implements PassedRequest {
   readonly response: ServerResponse;
   readonly refusal: (cause: unknown) => unknown;
   readonly #headers: readonly string[];
-  readonly #cut: string;
+  readonly #loss: Loss;
 
-  constructor({ message, response, headers, refusal, cut }: RelayOptions) {
+  constructor({ message, response, headers, refusal, loss }: RelayOptions) {
     this.message = message;
     this.response = response;
     this.refusal = refusal;
     this.#headers = headers;
-    this.#cut = cut;
+    this.#loss = loss;
   }
 
   requestHead(option: ConnectionOption): string {
@@ -39,7 +39,7 @@ export class Relay implements PassedRequest {
   }
 
   answerHeaders(headers: readonly string[]): string[] {
-    if (headers.some((text) => text.startsWith(CONNECT_STREAM))) tellCut(this.response, this.#cut);
+    if (headers.some((text) => text.startsWith(CONNECT_STREAM))) tellCut(this.response, this.#loss);
     return passedBackHeaders(headers);
   }
 

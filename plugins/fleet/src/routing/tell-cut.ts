@@ -4,8 +4,18 @@ import type { ServerResponse } from "node:http";
 const HEAD_BYTES = 5;
 const END_STREAM = 0x02;
 
-/** Makes the answer of a Connect stream that is cut between two messages end with `unavailable`. */
-export function tellCut(response: ServerResponse, message: string): void {
+/** What the client of a Connect stream is told when the server that it comes from is gone. */
+export interface Loss {
+  readonly message: string;
+  /** False of a server that is there: it cut the stream itself, as it does when a sandbox is killed. */
+  readonly isLost: () => Promise<boolean>;
+}
+
+/**
+ * Makes the answer of a Connect stream that is cut between two messages, because its server is gone, end with
+ * `unavailable`. E2B's SDKs take a cut for the end of the sandbox.
+ */
+export function tellCut(response: ServerResponse, { isLost, message }: Loss): void {
   const messages = new Messages();
   const write = response.write.bind(response) as (...words: readonly unknown[]) => boolean;
   const destroy = response.destroy.bind(response);
@@ -16,11 +26,19 @@ export function tellCut(response: ServerResponse, message: string): void {
   response.destroy = (error?: Error) => {
     response.destroy = destroy;
     if (error !== undefined || response.destroyed || !messages.mayEnd) return destroy(error);
-    const text = Buffer.from(JSON.stringify({ error: { code: "unavailable", message } }));
-    const head = Buffer.of(END_STREAM, 0, 0, 0, 0);
-    head.writeUInt32BE(text.length, 1);
-    return response.end(Buffer.concat([head, text]));
+    void isLost().then((is) => {
+      if (is) response.end(endOf(message));
+      else destroy();
+    });
+    return response;
   };
+}
+
+function endOf(message: string): Buffer {
+  const text = Buffer.from(JSON.stringify({ error: { code: "unavailable", message } }));
+  const head = Buffer.of(END_STREAM, 0, 0, 0, 0);
+  head.writeUInt32BE(text.length, 1);
+  return Buffer.concat([head, text]);
 }
 
 /** Where a stream is in its messages. */
