@@ -71,6 +71,9 @@ describe(
       }
     });
     after(async () => {
+      at(0);
+      // They would outlive their servers.
+      for (const { running, paused } of made) for (const id of [running, paused]) await Sandbox.kill(id);
       for (const server of servers) await server.stop();
       for (const installation of installations) await installation.remove();
       await etcd[Symbol.asyncDispose]();
