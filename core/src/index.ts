@@ -80,6 +80,7 @@ export { basicUser } from "./http/clients/basic-user.js";
 export { toHttpError } from "./http/messages/wire-errors.js";
 export { type AnswerHead, HOP_BY_HOP } from "./http/proxy/answer-head.js";
 export type { AnswerSink } from "./http/proxy/answer-reader.js";
+export { END_STREAM, envelope, HEAD_BYTES as ENVELOPE_HEAD_BYTES } from "./http/surfaces/stream-rpc.js";
 export { blockReads } from "./http/proxy/block-reads.js";
 export * from "./http/proxy/http-connection.js";
 export * from "./http/proxy/idle-connections.js";

@@ -18,6 +18,10 @@ export interface PassedRequest {
   answerHeaders(headers: readonly string[]): string[];
   /** The error for an answer that did not come, or is none. */
   refusal(cause: unknown): unknown;
+  /** Told of each piece of the answer's body that is passed on, but for the last. */
+  passedBack(bytes: Buffer): void;
+  /** Ends an answer that broke off after its head. */
+  breakOff(): void;
   /** Calls back when the exchange is over, or the client has left. */
   onEnd(act: () => void): void;
 }
@@ -136,10 +140,8 @@ class Passage implements HttpExchange {
   body(bytes: Buffer): void {
     const { stream } = this.#connection;
     const { response } = this.#passed;
-    const takesMore = isLent(bytes)
-      ? response.write(bytes, () => releaseBlock(bytes))
-      : response.write(bytes);
-    if (takesMore) return;
+    this.#passed.passedBack(bytes);
+    if (response.write(bytes, whenTaken(bytes))) return;
     stream.pause();
     response.once("drain", () => {
       if (this.#connection.serves(this)) stream.resume();
@@ -147,7 +149,7 @@ class Passage implements HttpExchange {
   }
 
   end(bytes: Buffer | undefined): void {
-    this.#passed.response.end(bytes, () => bytes && releaseBlock(bytes));
+    this.#passed.response.end(bytes, bytes && whenTaken(bytes));
     this.#over.resolve(false);
   }
 
@@ -157,8 +159,13 @@ class Passage implements HttpExchange {
 
   fail(error: unknown, isUnanswered: boolean): void {
     const { response } = this.#passed;
-    if (response.headersSent) response.destroy();
+    if (response.headersSent) this.#passed.breakOff();
     else if (isUnanswered && this.#mayRepeat) this.#over.resolve(true);
     else this.#over.reject(this.#passed.refusal(error));
   }
+}
+
+/** Undefined for a piece that needs no release: most answers are small, and a callback for each costs time. */
+function whenTaken(bytes: Buffer): (() => void) | undefined {
+  return isLent(bytes) ? () => releaseBlock(bytes) : undefined;
 }

@@ -61,6 +61,12 @@ class ForPort implements PassedRequest {
     return brokenPort(this.#target, cause);
   }
 
+  passedBack(): void {}
+
+  breakOff(): void {
+    this.response.destroy();
+  }
+
   onEnd(act: () => void): void {
     this.#request.onEnd(act);
   }

@@ -29,8 +29,10 @@ export interface StreamCall {
 
 type Codec = "json" | "proto";
 
-const HEAD_BYTES = 5;
-const END_STREAM = 0x02;
+/** Of an envelope of Connect: flags, and the number of the bytes that follow. */
+export const HEAD_BYTES = 5;
+/** Flag of the last envelope. */
+export const END_STREAM = 0x02;
 const JSON_READ = { ignoreUnknownFields: true };
 /** End of a stream without an error and without trailers. */
 const PLAIN_END = envelope(END_STREAM, Buffer.from("{}"));
@@ -177,7 +179,8 @@ async function serve(
   );
 }
 
-function envelope(flags: number, payload: Uint8Array): Buffer {
+/** A message of a stream as Connect sends it. */
+export function envelope(flags: number, payload: Uint8Array): Buffer {
   const bytes = Buffer.allocUnsafe(HEAD_BYTES + payload.length);
   bytes[0] = flags;
   bytes.writeUInt32BE(payload.length, 1);

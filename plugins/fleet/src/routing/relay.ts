@@ -1,7 +1,7 @@
 import type { IncomingMessage, ServerResponse } from "node:http";
 import { type ConnectionOption, headerLines, type PassedRequest } from "@coppice/core";
+import { ConnectStream, type Loss } from "./connect-stream.js";
 import { passedBackHeaders } from "./fleet-headers.js";
-import { type Loss, tellCut } from "./tell-cut.js";
 
 /** Type of a Connect stream. */
 const CONNECT_STREAM = "application/connect+";
@@ -24,6 +24,7 @@ export class Relay implements PassedRequest {
   readonly refusal: (cause: unknown) => unknown;
   readonly #headers: readonly string[];
   readonly #loss: Loss;
+  #stream: ConnectStream | undefined;
 
   constructor({ message, response, headers, refusal, loss }: RelayOptions) {
     this.message = message;
@@ -39,8 +40,17 @@ export class Relay implements PassedRequest {
   }
 
   answerHeaders(headers: readonly string[]): string[] {
-    if (headers.some((text) => text.startsWith(CONNECT_STREAM))) tellCut(this.response, this.#loss);
+    if (headers.some((text) => text.startsWith(CONNECT_STREAM))) this.#stream = new ConnectStream();
     return passedBackHeaders(headers);
+  }
+
+  passedBack(bytes: Buffer): void {
+    this.#stream?.take(bytes);
+  }
+
+  breakOff(): void {
+    if (this.#stream === undefined) this.response.destroy();
+    else void this.#stream.breakOff(this.response, this.#loss);
   }
 
   onEnd(act: () => void): void {
