@@ -412,6 +412,26 @@ function onTheHost(): readonly Defect[] {
       }),
     ],
     [
+      "read by a descriptor",
+      /read a file of the host by a descriptor/,
+      (real) => {
+        let secret: Buffer | undefined;
+        return {
+          async read(path) {
+            if (isCanary(path)) secret = await readFile(posix.normalize(path)).catch(() => undefined);
+            const file = await real.read(path);
+            const read = async (target: Uint8Array): Promise<number> => secret?.copy(target) ?? 0;
+            return {
+              info: file.info,
+              content: (options) => file.content(options),
+              direct: async () => (await file.direct?.()) && { read },
+              [Symbol.asyncDispose]: () => file[Symbol.asyncDispose](),
+            };
+          },
+        };
+      },
+    ],
+    [
       "stat",
       /told of a file of the host/,
       (real) => ({

@@ -97,6 +97,7 @@ export async function attackByLinkSwaps(context: ConformanceContext, durationMs:
   });
   const reader = new OutputReader(attacker);
   await reader.sees(/ready/);
+  const isDirect = await readsDirectly(context);
   const up = "../".repeat(45);
   const targets = [
     ...DOORS.map((door) => context.home(`${door}/secret.txt`)),
@@ -131,6 +132,17 @@ export async function attackByLinkSwaps(context: ConformanceContext, durationMs:
       const found = await context.read(path);
       assert.ok(!found.includes(canary.secret), `read a file of the host by ${path}`);
     }),
+    ...(isDirect
+      ? [
+          keepOn("read by the descriptor of", targets, async (path) => {
+            await using file = await files.read(path);
+            const target = Buffer.alloc(64);
+            const count = await file.direct?.().then((direct) => direct?.read(target, 0));
+            if (count === undefined) throw new Error("it is not handed over");
+            assert.ok(!target.includes(canary.secret), `read a file of the host by a descriptor of ${path}`);
+          }),
+        ]
+      : []),
     keepOn("stat", targets, async (path) => expectInside(canary, await files.stat(path), path)),
     keepOn("list", directories, async (path) => {
       for await (const entry of files.list(path, 2)) expectInside(canary, entry, path);
@@ -177,6 +189,13 @@ export async function attackByLinkSwaps(context: ConformanceContext, durationMs:
   // It has been running all the time.
   await attacker.kill("SIGKILL", "group");
   await reader.end();
+}
+
+/** Whether files are handed over here. */
+async function readsDirectly(context: ConformanceContext): Promise<boolean> {
+  await context.write(context.home("plain"), "inside");
+  await using plain = await context.sandbox.files.read(context.home("plain"));
+  return (await plain.direct?.()) !== undefined;
 }
 
 function expectInside(canary: Canary, info: FileInfo, path: string): void {
