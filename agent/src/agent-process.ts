@@ -10,7 +10,7 @@ import {
   type TerminalSize,
 } from "@coppice/core/backend";
 import { Handover } from "./handover/handover.js";
-import { SharedPipe } from "./handover/shared-pipe.js";
+import { SharedInput } from "./handover/shared-input.js";
 import type { Channel, Link } from "./wire/channel.js";
 import { CreditedQueue } from "./wire/credited-queue.js";
 import { PayloadReader, PayloadWriter, ProtocolError, Reply, Request } from "./wire/frames.js";
@@ -57,7 +57,7 @@ export class AgentProcess implements Process, Channel {
   readonly #queue: CreditedQueue<Output>;
   readonly #input: InputWindow;
   readonly #handover: Handover;
-  #pipe: Promise<SharedPipe | undefined> | undefined;
+  #pipe: Promise<SharedInput | undefined> | undefined;
   readonly #signals: PromiseWithResolvers<string>[] = [];
   /** Frames of kept output that were not confirmed, oldest first. */
   #unconfirmed: { readonly endsAt: number; readonly cost: number }[] = [];
@@ -260,10 +260,10 @@ export class AgentProcess implements Process, Channel {
     for (const answer of this.#signals.splice(0)) answer.reject(this.#notFound());
   }
 
-  async #openPipe(): Promise<SharedPipe | undefined> {
+  async #openPipe(): Promise<SharedInput | undefined> {
     // Earlier input comes first.
     await this.#input.drainTo(0);
-    return SharedPipe.open(this.#handover);
+    return SharedInput.open(this.#handover);
   }
 
   /** The reading end is closed, or the agent is gone. */

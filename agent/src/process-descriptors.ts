@@ -6,6 +6,7 @@ import { builtFile } from "./agent-binary.js";
 interface Addon {
   openProcess(pid: number): number;
   take(process: number, descriptor: number): number;
+  connect(socket: number, bufferBytes: number): number;
 }
 
 /** Descriptors of another process, which this one can take over. */
@@ -40,6 +41,15 @@ export class ProcessDescriptors {
   close(): void {
     close(this.#process);
   }
+}
+
+/**
+ * Makes two connected sockets, and sends one of them by a socket of another process. The caller closes the other one,
+ * which the other process cannot make blocking. Undefined when that socket takes none.
+ */
+export function connectBy(socket: number, bufferBytes: number): number | undefined {
+  const own = findAddon()?.connect(socket, bufferBytes) ?? -1;
+  return own < 0 ? undefined : own;
 }
 
 let found: { readonly addon: Addon | undefined } | undefined;

@@ -1,7 +1,9 @@
-// An addon of Node that takes over descriptors of other processes: pidfd_getfd(2), for which Node has no call.
+// An addon of Node that takes over descriptors of other processes, and gives them some: calls that Node does not have.
 #include <errno.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -45,6 +47,46 @@ static napi_value take(napi_env env, napi_callback_info info) {
   return answer(env, syscall(SYS_pidfd_getfd, numbers[0], numbers[1], 0));
 }
 
+/** Sends a descriptor by a socket. It does not wait, whatever flags others that have that socket give it. */
+static long send_descriptor(int socket, int descriptor) {
+  uint8_t byte = 0;
+  union {
+    char bytes[CMSG_SPACE(sizeof(int))];
+    struct cmsghdr header;
+  } control;
+  memset(&control, 0, sizeof control);
+  struct iovec part = {&byte, sizeof byte};
+  struct msghdr message = {
+      .msg_iov = &part, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof control.bytes};
+  control.header.cmsg_level = SOL_SOCKET;
+  control.header.cmsg_type = SCM_RIGHTS;
+  control.header.cmsg_len = CMSG_LEN(sizeof descriptor);
+  memcpy(CMSG_DATA(&control.header), &descriptor, sizeof descriptor);
+  return sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
+/**
+ * `connect(socket, bytes)`: one of two new connected sockets, whose kernel buffer has that many bytes; the other one is
+ * sent by the given socket. Or minus an errno.
+ */
+static napi_value connect_by(napi_env env, napi_callback_info info) {
+  int32_t numbers[2];
+  int ends[2];
+  read_arguments(env, info, numbers);
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) < 0) return answer(env, -1);
+  // Only root may exceed the system's limit.
+  if (setsockopt(ends[0], SOL_SOCKET, SO_SNDBUFFORCE, &numbers[1], sizeof numbers[1]) < 0) {
+    setsockopt(ends[0], SOL_SOCKET, SO_SNDBUF, &numbers[1], sizeof numbers[1]);
+  }
+  long sent = send_descriptor(numbers[0], ends[1]);
+  int error = errno;
+  close(ends[1]);
+  if (sent > 0) return answer(env, ends[0]);
+  close(ends[0]);
+  errno = error;
+  return answer(env, -1);
+}
+
 static void export(napi_env env, napi_value exports, const char *name, napi_callback call) {
   napi_value function;
   if (napi_create_function(env, name, (size_t)-1, call, NULL, &function) == 0) {
@@ -55,5 +97,6 @@ static void export(napi_env env, napi_value exports, const char *name, napi_call
 napi_value napi_register_module_v1(napi_env env, napi_value exports) {
   export(env, exports, "openProcess", open_process);
   export(env, exports, "take", take);
+  export(env, exports, "connect", connect_by);
   return exports;
 }

@@ -4,13 +4,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "../aside.h"
 #include "../platform.h"
 #include "files.h"
 
-enum { ROLE_SHARED = 0 };
+enum { ROLE_OFFER, ROLE_INPUT };
 // Freeing such a file takes longer than handing it over.
 enum { LARGE_BYTES = 4 * 1024 * 1024 };
 
@@ -20,8 +21,10 @@ struct file_writer {
   // Location of the temporary name; none when `directory` is -1.
   int directory;
   char temporary[64];
-  // A pipe that the server writes to in place of sending frames; -1 without one.
-  int pipe[2];
+  // Two connected sockets, the second for the server, which sends `input` by it; -1 without them.
+  int offer[2];
+  // A socket that the server writes to in place of sending frames; -1 without one.
+  int input;
   int error;
   struct account actor, owner;
   bool has_metadata;
@@ -220,7 +223,7 @@ static bool keep_request(struct file_writer *writer, const struct request *reque
 void start_writing(uint32_t id, const struct request *request, const struct account *actor, const struct account *owner) {
   struct file_writer *writer = add_object(sizeof *writer, &writer_kind, id);
   if (writer == NULL) return send_error(id, STAGE_FILE, EMFILE, "");
-  writer->fd = writer->directory = writer->pipe[0] = writer->pipe[1] = -1;
+  writer->fd = writer->directory = writer->offer[0] = writer->offer[1] = writer->input = -1;
   writer->actor = *actor;
   writer->owner = *owner;
   int error = keep_request(writer, request) ? open_staged(writer) : ENOMEM;
@@ -240,27 +243,47 @@ static void writer_input(struct object *object, const uint8_t *data, uint32_t le
 
 static int writer_share(struct object *object) {
   struct file_writer *writer = (struct file_writer *)object;
-  if (writer->pipe[1] >= 0 || pipe2(writer->pipe, O_CLOEXEC | O_NONBLOCK) < 0) return -1;
-  platform_widen_pipe(writer->pipe[0], SHARED_PIPE_BYTES);
-  return writer->pipe[1];
+  if (writer->offer[1] >= 0) return -1;
+  int error = socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, writer->offer);
+  return error < 0 ? -1 : writer->offer[1];
 }
 
-/** Moves bytes from the pipe into the file. @return false without any. */
-static bool move_shared(struct file_writer *writer) {
+/** Takes over the socket that the server has sent. @return false without one. */
+static bool take_input(struct file_writer *writer) {
+  uint8_t byte;
+  union {
+    char bytes[CMSG_SPACE(sizeof(int))];
+    struct cmsghdr aligned;
+  } control;
+  struct iovec part = {&byte, sizeof byte};
+  struct msghdr message = {
+      .msg_iov = &part, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof control.bytes};
+  if (writer->offer[0] < 0 || recvmsg(writer->offer[0], &message, MSG_CMSG_CLOEXEC) <= 0) return false;
+  struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+  if (header == NULL || header->cmsg_type != SCM_RIGHTS) return false;
+  memcpy(&writer->input, CMSG_DATA(header), sizeof writer->input);
+  return true;
+}
+
+/** Moves bytes that the server has written into the file. @return false without any. */
+static bool move_input(struct file_writer *writer) {
   static uint8_t bytes[PAYLOAD_LIMIT];
-  ssize_t count = writer->pipe[0] < 0 ? 0 : read(writer->pipe[0], bytes, sizeof bytes);
+  if (writer->input < 0 && !take_input(writer)) return false;
+  ssize_t count = read(writer->input, bytes, sizeof bytes);
   if (count > 0 && writer->error == 0) writer->error = write_all(writer->fd, bytes, (size_t)count);
   return count > 0;
 }
 
 static void writer_prepare(struct object *object) {
   struct file_writer *writer = (struct file_writer *)object;
-  if (writer->pipe[0] >= 0 && writer->error == 0) watch_descriptor(writer->pipe[0], POLLIN, object, ROLE_SHARED);
+  if (writer->error != 0) return;
+  if (writer->input >= 0) watch_descriptor(writer->input, POLLIN, object, ROLE_INPUT);
+  else if (writer->offer[0] >= 0) watch_descriptor(writer->offer[0], POLLIN, object, ROLE_OFFER);
 }
 
 static void writer_ready(struct object *object, int role, short events) {
   (void)role, (void)events;
-  move_shared((struct file_writer *)object);
+  move_input((struct file_writer *)object);
 }
 
 static bool writer_pump(struct object *object) {
@@ -340,7 +363,7 @@ static int finish_staged(struct file_writer *writer) {
 
 static void writer_commit(struct object *object) {
   struct file_writer *writer = (struct file_writer *)object;
-  while (move_shared(writer)) continue;
+  while (move_input(writer)) continue;
   int error = writer->error;
   if (error == 0) error = act(&writer->actor);
   if (error == 0) error = finish_staged(writer);
@@ -357,8 +380,9 @@ static void writer_free(struct object *object) {
   }
   if (writer->fd >= 0) close(writer->fd);
   for (unsigned end = 0; end < 2; end++) {
-    if (writer->pipe[end] >= 0) close(writer->pipe[end]);
+    if (writer->offer[end] >= 0) close(writer->offer[end]);
   }
+  if (writer->input >= 0) close(writer->input);
   free(writer->path);
   free(writer->attributes);
 }

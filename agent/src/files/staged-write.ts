@@ -1,6 +1,6 @@
 import { type FileInfo, SandboxError } from "@coppice/core/backend";
 import { Handover } from "../handover/handover.js";
-import { SharedPipe } from "../handover/shared-pipe.js";
+import { SharedInput } from "../handover/shared-input.js";
 import { type Failure, readFailure } from "../wire/agent-error.js";
 import type { Channel, Link } from "../wire/channel.js";
 import { readFileInfo } from "../wire/file-info.js";
@@ -18,7 +18,7 @@ export class StagedWrite implements Channel {
   readonly #input: InputWindow;
   readonly #block = new Block();
   readonly #handover: Handover;
-  #pipe: Promise<SharedPipe | undefined> | undefined;
+  #shared: Promise<SharedInput | undefined> | undefined;
   readonly #done = Promise.withResolvers<FileInfo>();
 
   constructor(link: Link, path: string, errorOf: (failure: Failure) => SandboxError) {
@@ -33,14 +33,14 @@ export class StagedWrite implements Channel {
 
   /** Resolves when there is room for more. The data may change afterwards. @throws SandboxError */
   async write(data: Uint8Array): Promise<void> {
-    this.#pipe ??= SharedPipe.open(this.#handover);
-    const pipe = await this.#pipe;
-    if (pipe === undefined) {
+    this.#shared ??= SharedInput.open(this.#handover);
+    const shared = await this.#shared;
+    if (shared === undefined) {
       for (const full of this.#block.add(data)) await this.#send(full);
       return;
     }
-    await pipe.write(data).catch(async (error: unknown) => {
-      // The agent closes the pipe when it fails, and says why.
+    await shared.write(data).catch(async (error: unknown) => {
+      // The agent closes its end when it fails, and says why.
       await this.#done.promise;
       throw error;
     });
@@ -91,7 +91,7 @@ export class StagedWrite implements Channel {
 
   #close(): void {
     this.#handover.lost();
-    void this.#pipe?.then((pipe) => pipe?.destroy());
+    void this.#shared?.then((shared) => shared?.destroy());
   }
 }
 

@@ -1,14 +1,17 @@
 import { close, constants, fstat, open } from "node:fs";
 import { Socket } from "node:net";
 import { promisify } from "node:util";
+import { connectBy } from "../process-descriptors.js";
 import type { Handover } from "./handover.js";
 
 const statOf = promisify(fstat);
 const openAt = promisify(open);
 const FLAGS = constants.O_WRONLY | constants.O_NONBLOCK;
+/** What a pipe has at most without a capability. */
+const BUFFER_BYTES = 1_048_576;
 
-/** The writing end of a pipe into a sandbox, whose bytes pass no agent on their way. */
-export class SharedPipe {
+/** The writing end of a pipe or socket into a sandbox, whose bytes pass no frames on their way. */
+export class SharedInput {
   readonly #socket: Socket;
 
   private constructor(descriptor: number) {
@@ -17,15 +20,21 @@ export class SharedPipe {
     this.#socket.on("error", () => undefined);
   }
 
-  /** Undefined where the agent hands over no pipe. */
-  static async open(handover: Handover): Promise<SharedPipe | undefined> {
+  /** Undefined where the agent hands over neither. */
+  static async open(handover: Handover): Promise<SharedInput | undefined> {
     const descriptor = await handover.take();
     if (descriptor === undefined) return undefined;
     try {
+      const status = await statOf(descriptor);
+      // It brings the agent the other end of a new pair. This end is of this process alone, and so are its flags.
+      if (status.isSocket()) {
+        const own = connectBy(descriptor, BUFFER_BYTES);
+        return own === undefined ? undefined : new SharedInput(own);
+      }
       // A replaced agent may name any of its descriptors.
-      if (!(await statOf(descriptor)).isFIFO()) return undefined;
+      if (!status.isFIFO()) return undefined;
       // The same pipe with flags of its own: those of a duplicate are the agent's, too, which could make it blocking.
-      return new SharedPipe(await openAt(`/proc/self/fd/${descriptor}`, FLAGS));
+      return new SharedInput(await openAt(`/proc/self/fd/${descriptor}`, FLAGS));
     } catch {
       // Nobody reads it any more; what is sent in frames says so.
       return undefined;
@@ -34,7 +43,7 @@ export class SharedPipe {
     }
   }
 
-  /** Resolves when the pipe has all of it. The data must not change before. @throws Error when nobody reads any more. */
+  /** Resolves when the kernel has all of it. The data must not change before. @throws Error when nobody reads any more. */
   write(data: Uint8Array): Promise<void> {
     return new Promise((resolve, reject) => {
       this.#socket.write(data, (error) => {
