@@ -5,7 +5,7 @@ import { readFailure } from "./wire/agent-error.js";
 import { AgentDial, DIAL_WINDOW_BYTES } from "./agent-dial.js";
 import { AgentFiles, type AgentFilesOptions, type Expected } from "./files/agent-files.js";
 import { AgentProcess, KEPT_WINDOW_BYTES, OUTPUT_WINDOW_BYTES } from "./agent-process.js";
-import type { ProcessDescriptors } from "./process-descriptors.js";
+import type { ProcessDescriptors } from "./built/process-descriptors.js";
 import { readInto } from "./connect-socket.js";
 import type { Channel, Link } from "./wire/channel.js";
 import { FrameReader } from "./wire/frame-reader.js";

@@ -8,7 +8,7 @@ import { describe, it } from "node:test";
 import { SandboxError } from "@coppice/core/backend";
 import { AgentConnection } from "./agent-connection.js";
 import { connectSocket } from "./connect-socket.js";
-import { ProcessDescriptors } from "./process-descriptors.js";
+import { ProcessDescriptors } from "./built/process-descriptors.js";
 import { withoutRoot } from "./testing/agent-kinds.js";
 import { eventually } from "./testing/eventually.js";
 import { type ListeningAgent, startListeningAgent } from "./testing/listening-agent.js";

@@ -1,9 +1,9 @@
 export { AgentConnection, type AgentConnectionOptions } from "./agent-connection.js";
 export { AgentFiles, MOST_IN_PLACE_BYTES } from "./files/agent-files.js";
 export { AgentProcess } from "./agent-process.js";
-export { agentBinary } from "./agent-binary.js";
+export { agentBinary } from "./built/agent-binary.js";
 export { connectSocket } from "./connect-socket.js";
-export { ProcessDescriptors } from "./process-descriptors.js";
+export { ProcessDescriptors } from "./built/process-descriptors.js";
 export type { Identity } from "./wire/identity.js";
 export type { ResourceName, SpawnRequest } from "./wire/spawn-request.js";
 export { startHostAgent } from "./start-host-agent.js";

@@ -4,7 +4,7 @@ import type { Duplex } from "node:stream";
 import { fileURLToPath } from "node:url";
 import { SandboxError, messageOf } from "@coppice/core";
 import { AgentConnection, type AgentConnectionOptions } from "./agent-connection.js";
-import { agentBinary } from "./agent-binary.js";
+import { agentBinary } from "./built/agent-binary.js";
 
 export interface HostAgentOptions extends Omit<AgentConnectionOptions, "afterClose"> {
   /** The program; `agentBinary()` when absent. `"node"`: a Node process instead, without terminals and files. */

@@ -7,7 +7,7 @@ import { join } from "node:path";
 import { after, afterEach, before, describe, it } from "node:test";
 import { fileURLToPath } from "node:url";
 import { promisify } from "node:util";
-import { agentBinary } from "./agent-binary.js";
+import { agentBinary } from "./built/agent-binary.js";
 import type { AgentConnection } from "./agent-connection.js";
 import { startHostAgent } from "./start-host-agent.js";
 import { withoutBinary } from "./testing/agent-kinds.js";

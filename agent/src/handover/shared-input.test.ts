@@ -7,7 +7,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { describe, it } from "node:test";
 import { setImmediate } from "node:timers/promises";
-import { ProcessDescriptors } from "../process-descriptors.js";
+import { ProcessDescriptors } from "../built/process-descriptors.js";
 import { eventually } from "../testing/eventually.js";
 import { openDescriptors } from "../testing/open-descriptors.js";
 import type { Handover } from "./handover.js";

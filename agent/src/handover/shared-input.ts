@@ -1,7 +1,7 @@
 import { close, constants, fstat, open } from "node:fs";
 import { Socket } from "node:net";
 import { promisify } from "node:util";
-import { connectBy } from "../process-descriptors.js";
+import { connectBy } from "../built/process-descriptors.js";
 import type { Handover } from "./handover.js";
 
 const statOf = promisify(fstat);

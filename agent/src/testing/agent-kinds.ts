@@ -1,7 +1,7 @@
 import { chmodSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { agentBinary } from "../agent-binary.js";
+import { agentBinary } from "../built/agent-binary.js";
 
 /** An agent for which the same tests run. */
 export interface AgentKind {

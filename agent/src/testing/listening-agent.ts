@@ -4,7 +4,7 @@ import { once } from "node:events";
 import { type Socket, connect } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { agentBinary } from "../agent-binary.js";
+import { agentBinary } from "../built/agent-binary.js";
 import { AgentConnection, type AgentConnectionOptions } from "../agent-connection.js";
 
 /** A listening agent in a separate process. */

@@ -2,7 +2,7 @@ import { accessSync, constants, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 
-const TOOLCHAIN = fileURLToPath(new URL("../../.toolchain/agent", import.meta.url));
+const TOOLCHAIN = fileURLToPath(new URL("../../../.toolchain/agent", import.meta.url));
 
 /**
  * Path of the agent program: `COPPICE_AGENT` (or `none`), else the one built in this checkout. Undefined without an
