@@ -37,6 +37,16 @@ describe("blocks of a file", () => {
     }
   });
 
+  it("stay what they were while they are taken, also where a read brings little", async () => {
+    const piecewise = {
+      read: async (target: Uint8Array, position: number) =>
+        data.copy(target, 0, position, position + Math.min(target.byteLength, 40_000)),
+    };
+    const received: Buffer[] = [];
+    await pipeline(blocksOf(piecewise, { start: 0, length: data.length }), slowly(received));
+    assert.ok(Buffer.concat(received).equals(data));
+  });
+
   it("are smaller the more files are read at once, so that all take bounded memory", async () => {
     const alone = blocksOf(file, { start: 0, length: data.length });
     const first = await alone.next();

@@ -28,7 +28,9 @@ export async function* blocksOf(
     const block = blocks[turn++ % BLOCKS_EACH]!.subarray(0, end - position);
     const count = await file.read(block, position);
     position += count;
-    return block.subarray(0, count);
+    const bytes = block.subarray(0, count);
+    // Of a file that is cut and grows again: too small to hold the consumer up until it has left.
+    return count < SMALLEST_BLOCK_BYTES ? Buffer.from(bytes) : bytes;
   };
   const readNext = (): Promise<Uint8Array> => {
     const block = read();
