@@ -315,6 +315,7 @@ export class AgentConnection {
     const canShare = (): boolean => isOpen && this.#canShare;
     return {
       id,
+      connection: this,
       get canShare() {
         return canShare();
       },

@@ -9,6 +9,7 @@ import { SandboxError } from "@coppice/core/backend";
 import { AgentConnection } from "./agent-connection.js";
 import { connectSocket } from "./connect-socket.js";
 import { ProcessDescriptors } from "./built/process-descriptors.js";
+import { takeTurn } from "./handover/read-turns.js";
 import { withoutRoot } from "./testing/agent-kinds.js";
 import { eventually } from "./testing/eventually.js";
 import { type ListeningAgent, startListeningAgent } from "./testing/listening-agent.js";
@@ -85,6 +86,23 @@ describe("a descriptor that an agent hands over", { skip }, () => {
     await eventually("the descriptors are closed", () =>
       opened.count().every((count, at) => count === before[at]),
     );
+  });
+
+  it("is left alone while another read of its sandbox is held up: the agent reads", async () => {
+    await using opened = await openAgent();
+    const { connection, directory } = opened;
+    const data = randomBytes(MEBIBYTE + 7);
+    await writeFile(join(directory, "file"), data);
+    await using file = await connection.files.read(join(directory, "file"));
+    const direct = await file.direct();
+    const endTurn = await takeTurn(connection);
+    assert.ok(direct && endTurn);
+    const target = Buffer.alloc(2 * MEBIBYTE);
+    for (const position of [3, data.byteLength]) {
+      const count = await direct.read(target, position);
+      assert.ok(target.subarray(0, count).equals(data.subarray(position)));
+    }
+    endTurn();
   });
 
   it("is not used for files of /proc, whose reads may need rights of the reader", async () => {

@@ -1,4 +1,3 @@
-import { close } from "node:fs";
 import {
   type FileInfo,
   type OpenFile,
@@ -6,6 +5,7 @@ import {
   type ReadOptions,
   SandboxError,
 } from "@coppice/core/backend";
+import { closeInTurn } from "../handover/close-in-turn.js";
 import { DirectFile, isPlainFile } from "../handover/direct-file.js";
 import { Handover } from "../handover/handover.js";
 import { fileError, readFailure } from "../wire/agent-error.js";
@@ -92,7 +92,8 @@ export class AgentFile implements Channel, OpenFile {
     this.#isClosed = true;
     for (const { answer } of this.#reads.splice(0)) answer.reject(closedError());
     this.#handover.lost();
-    (await this.#direct)?.close(closedError());
+    // Before the agent's own, so that the agent, if anybody, waits until the space of a removed file is free.
+    await (await this.#direct)?.close(closedError());
     this.#link.release();
   }
 
@@ -115,7 +116,7 @@ export class AgentFile implements Channel, OpenFile {
     this.#lost = reason;
     this.#handover.lost();
     // The file system of a sandbox that has ended must not stay in use.
-    void this.#direct?.then((direct) => direct?.close(reason));
+    void this.#direct?.then((direct) => direct?.lost(reason));
     for (const { answer } of this.#reads.splice(0)) answer.reject(reason);
   }
 
@@ -124,12 +125,25 @@ export class AgentFile implements Channel, OpenFile {
     if (descriptor === undefined) return undefined;
     const isUsable = await isPlainFile(descriptor).catch(() => false);
     if (isUsable && !this.#isClosed && this.#lost === undefined) {
-      return new DirectFile(descriptor, (error) =>
-        fileError({ stage: Stage.File, code: error.code ?? "", detail: "" }, "read", this.info.path),
-      );
+      return new DirectFile({
+        descriptor,
+        owner: this.#link.connection,
+        errorOf: (error) =>
+          fileError({ stage: Stage.File, code: error.code ?? "", detail: "" }, "read", this.info.path),
+        elsewhere: (target, position) => this.#readInto(target, position),
+      });
     }
-    close(descriptor);
+    void closeInTurn(descriptor);
     return undefined;
+  }
+
+  async #readInto(target: Uint8Array, offset: number): Promise<number> {
+    let count = 0;
+    for await (const piece of this.content({ offset, length: target.byteLength })) {
+      target.set(piece, count);
+      count += piece.byteLength;
+    }
+    return count;
   }
 
   async #read(offset: number, length: number): Promise<Buffer> {

@@ -1,7 +1,9 @@
 import { close, fstat, read } from "node:fs";
 import { statfs } from "node:fs/promises";
 import { promisify } from "node:util";
-import { SandboxError, type PositionalReads } from "@coppice/core/backend";
+import type { PositionalReads, SandboxError } from "@coppice/core/backend";
+import { closeInTurn } from "./close-in-turn.js";
+import { takeTurn } from "./read-turns.js";
 
 const statOf = promisify(fstat);
 
@@ -22,43 +24,76 @@ export async function isPlainFile(descriptor: number): Promise<boolean> {
   return TYPES.has((await statfs(`/proc/self/fd/${descriptor}`)).type);
 }
 
+export interface DirectFileOptions {
+  /** Owned by the file. */
+  readonly descriptor: number;
+  /** Reads one at a time. */
+  readonly owner: object;
+  readonly errorOf: (error: NodeJS.ErrnoException) => SandboxError;
+  /** Reads where no thread of this process should wait. */
+  readonly elsewhere: PositionalReads["read"];
+}
+
 /** Reads a file by a descriptor that an agent opened. */
 export class DirectFile implements PositionalReads {
-  readonly #descriptor: number;
-  readonly #errorOf: (error: NodeJS.ErrnoException) => SandboxError;
+  readonly #options: DirectFileOptions;
   #reads = 0;
   #end: SandboxError | undefined;
+  #isLast = false;
+  #isClosing = false;
+  readonly #closed = Promise.withResolvers<void>();
 
-  /** @param descriptor owned by this. */
-  constructor(descriptor: number, errorOf: (error: NodeJS.ErrnoException) => SandboxError) {
-    this.#descriptor = descriptor;
-    this.#errorOf = errorOf;
+  constructor(options: DirectFileOptions) {
+    this.#options = options;
   }
 
-  read(target: Uint8Array, position: number): Promise<number> {
-    return new Promise((resolve, reject) => {
-      if (this.#end !== undefined) {
-        reject(this.#end);
-        return;
+  async read(target: Uint8Array, position: number): Promise<number> {
+    const { elsewhere, owner } = this.#options;
+    if (this.#end !== undefined) throw this.#end;
+    // A turn may come after `close`.
+    this.#reads++;
+    try {
+      const endTurn = await takeTurn(owner);
+      if (endTurn === undefined) return await elsewhere(target, position);
+      try {
+        return await this.#read(target, position);
+      } finally {
+        endTurn();
       }
-      this.#reads++;
-      read(this.#descriptor, target, 0, target.byteLength, position, (error, count) => {
-        this.#reads--;
-        this.#closeWhenIdle();
+    } finally {
+      this.#reads--;
+      this.#closeWhenIdle();
+    }
+  }
+
+  /** Ends later reads with this reason. Resolves when those under way are over and the descriptor is closed. */
+  close(reason: SandboxError): Promise<void> {
+    this.#end ??= reason;
+    this.#closeWhenIdle();
+    return this.#closed.promise;
+  }
+
+  /** As `close`, where the agent has closed its own. */
+  lost(reason: SandboxError): void {
+    this.#isLast = true;
+    void this.close(reason);
+  }
+
+  #read(target: Uint8Array, position: number): Promise<number> {
+    const { descriptor, errorOf } = this.#options;
+    return new Promise((resolve, reject) => {
+      read(descriptor, target, 0, target.byteLength, position, (error, count) => {
         if (error === null) resolve(count);
-        else reject(this.#errorOf(error));
+        else reject(errorOf(error));
       });
     });
   }
 
-  /** Ends later reads with this reason. The descriptor is closed after the reads that are under way. */
-  close(reason: SandboxError): void {
-    if (this.#end !== undefined) return;
-    this.#end = reason;
-    this.#closeWhenIdle();
-  }
-
   #closeWhenIdle(): void {
-    if (this.#end !== undefined && this.#reads === 0) close(this.#descriptor);
+    if (this.#end === undefined || this.#reads > 0 || this.#isClosing) return;
+    this.#isClosing = true;
+    const { descriptor } = this.#options;
+    if (this.#isLast) void closeInTurn(descriptor).then(this.#closed.resolve);
+    else close(descriptor, () => this.#closed.resolve());
   }
 }

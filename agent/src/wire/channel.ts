@@ -3,6 +3,8 @@ import type { SandboxError } from "@coppice/core/backend";
 /** One id of a connection, as its user sees it. */
 export interface Link {
   readonly id: number;
+  /** The same for all ids of the connection. */
+  readonly connection: object;
   /** Does nothing after `release` or the end of the connection. */
   send(type: number, payload?: Uint8Array): void;
   /** Makes the agent forget the id; later frames for it are dropped. Safe to repeat. */

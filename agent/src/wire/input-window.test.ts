@@ -39,6 +39,7 @@ it("a file write waits for the agent's acknowledgements", async () => {
     send: (_type: number, data?: Uint8Array) => void (sentBytes += data?.byteLength ?? 0),
     release: () => undefined,
     canShare: false,
+    connection: {},
     takeDescriptor: async () => undefined,
   };
   const file = new StagedWrite(link, "/file", () => assert.fail());
