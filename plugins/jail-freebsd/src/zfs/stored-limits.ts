@@ -5,8 +5,13 @@ export function limitsText({ cpuCount, diskMiB, memoryMiB, processes }: FullLimi
   return [cpuCount, memoryMiB, diskMiB, processes].join(":");
 }
 
+/** What is no limit, for the property can be changed by hand, is the default. */
 export function limitsOf(text: string | undefined, defaults: FullLimits): FullLimits {
-  if (text === undefined) return defaults;
-  const [cpuCount, memoryMiB, diskMiB, processes] = text.split(":").map(Number);
+  const [cpuCount, memoryMiB, diskMiB, processes] = text?.split(":").map(limitOf) ?? [];
   return fullLimits({ cpuCount, memoryMiB, diskMiB, processes }, defaults);
+}
+
+function limitOf(text: string): number | undefined {
+  const limit = Number(text);
+  return Number.isFinite(limit) && limit > 0 ? limit : undefined;
 }
