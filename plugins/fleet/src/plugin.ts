@@ -91,6 +91,7 @@ export const plugin = definePlugin({
         sandboxes: () => found.size,
         leaseMs: () => membership.fence.leftMs,
         revision: () => found.revision,
+        connections: () => connections.uses,
       },
     });
     const store = metrics.measured(openStore(config, clock));

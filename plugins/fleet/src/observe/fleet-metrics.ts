@@ -13,6 +13,7 @@ export interface FleetMetricsOptions {
     readonly leaseMs: () => number;
     /** The revision up to which the map of sandboxes is complete. */
     readonly revision: () => number;
+    readonly connections: () => { readonly kept: number; readonly opened: number };
   };
 }
 
@@ -50,6 +51,16 @@ export function fleetMetrics({ registry, now }: FleetMetricsOptions) {
   const hopFailures = counter({
     name: "coppice_fleet_hop_failures_total",
     help: "Requests that could not be passed on, because the other server was not reached.",
+  });
+  new Counter({
+    name: "coppice_fleet_connections_total",
+    help: "Connections to other servers that requests got: kept ones, and newly opened ones.",
+    labelNames: ["how"],
+    registers,
+    collect() {
+      this.reset();
+      for (const [how, count] of Object.entries(now.connections())) this.inc({ how }, count);
+    },
   });
   const lost = counter({
     name: "coppice_fleet_sandboxes_lost_total",

@@ -35,7 +35,8 @@ describe("another server of a fleet", () => {
       asked += 1;
       response.end("too late");
     });
-    const connections = { http: new HttpAgent(), https: new HttpsAgent() };
+    const uses = { kept: 0, opened: 0 };
+    const connections = { http: new HttpAgent(), https: new HttpsAgent(), uses };
     const peer = new HttpPeer({
       address: `http://127.0.0.1:${await listen(other)}`,
       node: "other",
@@ -64,6 +65,7 @@ describe("another server of a fleet", () => {
 
     await pause(100);
     assert.equal(asked, 0);
+    assert.deepEqual(uses, { kept: 0, opened: 0 });
     connections.http.destroy();
     front.close();
     other.close();
@@ -99,6 +101,7 @@ describe("a request that is passed on", () => {
     const head = await fetch(pair.url, { method: "HEAD" });
     assert.equal(await head.text(), "");
     assert.equal(connections, 1);
+    assert.deepEqual(pair.uses, { kept: 4, opened: 1 });
   });
 
   it("reaches a server with a certificate of the fleet's own authority, and no other", async () => {
@@ -431,6 +434,7 @@ async function relayed(
     tlsUrl: `https://127.0.0.1:${await listen(tlsFront)}`,
     other,
     peer,
+    uses: connections.uses,
     failures: () => failures,
     async [Symbol.asyncDispose]() {
       peer.end();

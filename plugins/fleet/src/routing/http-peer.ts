@@ -30,6 +30,8 @@ export interface PeerConnections {
   readonly https: HttpsAgent;
   /** The authority of their certificates, where the system's do not do. */
   readonly ca?: string | undefined;
+  /** How often a request that was passed on got each kind of connection. */
+  readonly uses: { kept: number; opened: number };
 }
 
 export interface HttpPeerOptions {
@@ -55,6 +57,7 @@ export function peerConnections(tls: { readonly ca?: string }): PeerConnections 
     http: new HttpAgent({ keepAlive: true }),
     https: new HttpsAgent({ keepAlive: true, ...tls }),
     ca: tls.ca,
+    uses: { kept: 0, opened: 0 },
   };
   return {
     ...connections,
@@ -95,7 +98,11 @@ export class HttpPeer implements Peer {
   ): Promise<void> {
     // The client left while its server was looked up.
     if (response.destroyed) return;
-    const { secret, node } = this.#options;
+    const {
+      secret,
+      node,
+      connections: { uses },
+    } = this.#options;
     const headers = passedOnHeaders(message, request, { secret, listener: request.surface });
     const refusal = (cause: unknown): unknown => this.#unreachable(cause);
     const loss = {
@@ -103,11 +110,16 @@ export class HttpPeer implements Peer {
       isLost: () => this.#isLost(),
     };
     await passRequest(new Relay({ message, response, headers, refusal, loss }), {
-      take: () => this.#relays.take(),
+      take: () => {
+        const connection = this.#relays.take();
+        if (connection !== undefined) uses.kept += 1;
+        return connection;
+      },
       dial: async () => {
         const connection = await this.#relays.dial().catch((error: unknown) => {
           throw this.#unreachable(error);
         });
+        uses.opened += 1;
         return { connection, option: "keep-alive" };
       },
     });
