@@ -9,11 +9,20 @@ import { startTestServer, type TestServer } from "../../testing/start-test-serve
 const PORT = 8080;
 const PATIENCE_MS = 8_000;
 const GOOD = "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nfine";
+const SWITCHED = "HTTP/1.1 101 Yes\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n";
 const WEBSOCKET = {
   "Connection": "Upgrade",
   "Upgrade": "websocket",
   "Sec-WebSocket-Key": "AAAAAAAAAAAAAAAAAAAAAA==",
 };
+
+/** Resolves when a number has not changed for a moment. */
+async function untilStill(read: () => number): Promise<void> {
+  for (let before = -1; before !== read();) {
+    before = read();
+    await new Promise((resolve) => setTimeout(resolve, 200));
+  }
+}
 
 /** A client with one connection. It sends raw requests and records everything that it receives. */
 class Client {
@@ -275,7 +284,7 @@ describe("a hostile program in a sandbox", { timeout: 60_000 }, () => {
     it(`${what}: the client's connection ends`, async () => {
       const tunnelled = Promise.withResolvers<Duplex>();
       answer = (connection) => {
-        connection.write("HTTP/1.1 101 Yes\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n");
+        connection.write(SWITCHED);
         tunnelled.resolve(connection);
       };
       const client = new Client(server.url);
@@ -287,6 +296,72 @@ describe("a hostile program in a sandbox", { timeout: 60_000 }, () => {
       await stillServes();
     });
   }
+
+  it("floods a tunnel, and is not read faster than its client reads", async () => {
+    const block = Buffer.alloc(64 * 1024);
+    let takenBytes = 0;
+    answer = (connection) => {
+      connection.write(SWITCHED);
+      const flood = (): void => {
+        takenBytes += block.length;
+        connection.write(block, (error) => error ?? setImmediate(flood));
+      };
+      flood();
+    };
+    const client = new Client(server.url);
+    client.ask({ ...addressed, ...WEBSOCKET });
+    await once(client.socket, "data");
+    client.socket.pause();
+    await untilStill(() => takenBytes);
+    // Socket buffers of both ends hold a few MiB.
+    assert.ok(takenBytes < 16 * 2 ** 20, `${takenBytes} bytes were taken for a client that reads none`);
+    await stillServes();
+    client.socket.destroy();
+  });
+
+  it("reads nothing of a tunnel: its client is not read, either, and waits", async () => {
+    const far = Promise.withResolvers<Duplex>();
+    answer = (connection) => {
+      connection.write(SWITCHED);
+      connection.removeAllListeners("data").pause();
+      far.resolve(connection);
+    };
+    const client = new Client(server.url);
+    client.ask({ ...addressed, ...WEBSOCKET });
+    await client.sees(/^HTTP\/1\.1 101/);
+    const connection = await far.promise;
+    const sent = Buffer.alloc(100 * 2 ** 20, "x");
+    let isSent = false;
+    client.socket.write(sent, () => (isSent = true));
+    await new Promise((resolve) => setTimeout(resolve, 500));
+    assert.equal(isSent, false);
+    await stillServes();
+    let receivedBytes = 0;
+    const all = Promise.withResolvers<void>();
+    connection.on("data", (bytes: Buffer) => {
+      receivedBytes += bytes.length;
+      if (receivedBytes === sent.length) all.resolve();
+    });
+    connection.resume();
+    await all.promise;
+    client.socket.destroy();
+  });
+
+  it("ends its half of a tunnel: a slow client gets all that it has sent, and then the end", async () => {
+    const body = "x".repeat(16 * 2 ** 20);
+    answer = (connection) => {
+      connection.write(SWITCHED);
+      connection.end(body);
+    };
+    const client = new Client(server.url);
+    client.ask({ ...addressed, ...WEBSOCKET });
+    await once(client.socket, "data");
+    client.socket.pause();
+    await new Promise((resolve) => setTimeout(resolve, 1_500));
+    client.socket.resume();
+    assert.ok((await client.ends()).endsWith(`\r\n\r\n${body}`));
+    await stillServes();
+  });
 
   it("answers an upgrade at length, and is not read faster than its client reads", async () => {
     const body = "x".repeat(4 * 2 ** 20);

@@ -105,8 +105,8 @@ class Tunnel implements HttpExchange {
       this.#response.end(bytes);
       return;
     }
-    this.#socket.end(bytes);
-    destroySoon(this.#socket);
+    // A slow client gets all that the program has sent.
+    this.#socket.end(bytes, () => destroySoon(this.#socket));
   }
 
   drain(): void {
@@ -115,7 +115,7 @@ class Tunnel implements HttpExchange {
 
   fail(error: unknown): void {
     if (this.#asking === undefined) {
-      this.#socket.destroy();
+      if (!this.#socket.writableEnded) this.#socket.destroy();
       return;
     }
     const { answered, target } = this.#asking;
