@@ -82,7 +82,10 @@ describe("a hostile program in a sandbox", { timeout: 60_000 }, () => {
         setImmediate(() => answer(connection, request));
       });
     };
-    server = await startTestServer({ plugins: [[memoryBackend({ ports: { [PORT]: accept } }), {}]] });
+    server = await startTestServer({
+      server: { http: { idleTimeout: "2s" } },
+      plugins: [[memoryBackend({ ports: { [PORT]: accept } }), {}]],
+    });
     const { record } = await server.sandboxes.create({
       template: "base",
       timeoutMs: undefined,
@@ -345,6 +348,28 @@ describe("a hostile program in a sandbox", { timeout: 60_000 }, () => {
     connection.resume();
     await all.promise;
     client.socket.destroy();
+  });
+
+  it("reads nothing of a tunnel, whose client leaves: its connection ends after the idle time-out, no other's", async () => {
+    const tunnels: Duplex[] = [];
+    answer = (connection) => {
+      connection.write(SWITCHED);
+      connection.removeAllListeners("data").pause();
+      tunnels.push(connection);
+    };
+    const [leaving, idle] = [new Client(server.url), new Client(server.url)];
+    for (const client of [leaving, idle]) {
+      client.ask({ ...addressed, ...WEBSOCKET });
+      await client.sees(/^HTTP\/1\.1 101/);
+    }
+    leaving.socket.write(Buffer.alloc(2 ** 20));
+    await new Promise((resolve) => setTimeout(resolve, 100));
+    leaving.socket.destroy();
+    const [left, kept] = tunnels;
+    assert.ok(left && kept);
+    await once(left, "close", { signal: AbortSignal.timeout(PATIENCE_MS) });
+    assert.equal(kept.destroyed || idle.socket.destroyed, false);
+    idle.socket.destroy();
   });
 
   it("ends its half of a tunnel: a slow client gets all that it has sent, and then the end", async () => {

@@ -77,6 +77,10 @@ class Tunnel implements HttpExchange {
     // Read from the start: an unread socket does not reveal that its client has left.
     socket.on("data", (bytes: Buffer) => this.#send(bytes));
     socket.once("end", () => this.#hangUp());
+    // One that waits for a program which reads nothing does not reveal it, either. Node still counts `http.idleTimeout`.
+    socket.on("timeout", () => {
+      if (socket.isPaused()) socket.destroy();
+    });
     socket.on("drain", () => stream.resume());
     const option = `Connection: Upgrade\r\nUpgrade: ${message.headers.upgrade ?? ""}\r\n`;
     stream.write(requestHead(message, target, option), "latin1");
