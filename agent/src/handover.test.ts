@@ -213,11 +213,13 @@ describe("a replaced agent", { skip }, () => {
     await using pseudo = await open("/proc/self/status");
     await using device = await open("/dev/zero");
     await using plain = await open(join(directory, "plain"), "w+");
+    await using unreadable = await open(join(directory, "unreadable"), "w");
     const named: readonly (readonly [number, boolean])[] = [
       [folder.fd, false],
       [pseudo.fd, false],
       [device.fd, false],
       [plain.fd, true],
+      [unreadable.fd, true],
       // The last ones end the handing over.
       [100_000, false],
       [plain.fd, false],
@@ -248,7 +250,10 @@ describe("a replaced agent", { skip }, () => {
     for (const [descriptor, isUsable] of named) {
       const before = openDescriptors(process.pid);
       const file = await connection.files.read("/file");
-      assert.equal((await file.direct()) !== undefined, isUsable, String(descriptor));
+      const direct = await file.direct();
+      assert.equal(direct !== undefined, isUsable, String(descriptor));
+      if (direct !== undefined && descriptor === unreadable.fd)
+        await assert.rejects(direct.read(Buffer.alloc(1), 0), SandboxError);
       await file[Symbol.asyncDispose]();
       // The first one has opened the process of the agent.
       await eventually("the descriptors are closed", () => openDescriptors(process.pid) <= before + 1);

@@ -402,6 +402,45 @@ it("A full disk is 507, and a file that shrinks breaks its answer off", async ()
   }
 });
 
+it("A file that the server reads itself breaks its answer off where its disk fails or it is cut, in every coding", async () => {
+  await files.put("failing.bin", randomBytes(2 * MEBIBYTE));
+  const { files: own } = files.sandbox.runtime;
+  const read = own.read.bind(own);
+  const failure = new SandboxError("file_operation_failed", "read failing.bin: EIO");
+  const ends: readonly (() => Promise<number>)[] = [() => Promise.reject(failure), async () => 0];
+  try {
+    for (const end of ends) {
+      own.read = async (path) => {
+        const file = await read(path);
+        const direct = async () => ({
+          read: async (target: Uint8Array, position: number) =>
+            position < MEBIBYTE ? target.byteLength : end(),
+        });
+        return {
+          info: file.info,
+          content: (options) => file.content(options),
+          direct,
+          [Symbol.asyncDispose]: () => file[Symbol.asyncDispose](),
+        };
+      };
+      for (const [coding, range] of [
+        ["identity", undefined],
+        ["identity", "bytes=5-2000000"],
+        ["gzip", undefined],
+      ] as const) {
+        const down = await files.fetch(pathOf("failing.bin"), {
+          headers: { "accept-encoding": coding, ...(range !== undefined && { range }) },
+          signal: AbortSignal.timeout(20_000),
+        });
+        await assert.rejects(down.arrayBuffer(), TypeError, coding);
+      }
+    }
+  } finally {
+    own.read = read;
+  }
+  assert.equal((await files.fetch(pathOf("failing.bin"))).status, 200);
+});
+
 it("Uploads past the limit are 413, also when they are small until decompressed", async () => {
   await using small = await startFilesServer({ settings: { maxUpload: "1MiB", maxFilesPerUpload: 2 } });
   const tooLarge = refusal(413, `the upload is larger than ${MEBIBYTE} bytes`);
