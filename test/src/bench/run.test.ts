@@ -11,7 +11,7 @@ import { reasonWithoutNginx } from "../harness/server/start-nginx.js";
 const run = promisify(execFile);
 const PROGRAM = fileURLToPath(new URL("run.js", import.meta.url));
 const ROW = /^(.+?) {2,}(\d+)((?: +[\d.]+){3,9}) +([\d.]+)x$/;
-const ROWS = ["exec", "stdout", "burst", "files"];
+const ROWS = ["exec", "stdout", "burst", "files", ...(reasonWithoutNginx === undefined ? ["proxy"] : [])];
 const SMALL = ["--seconds", "0.05", "--mib", "2", "--sandboxes", "3"];
 
 describe("the benchmarks", { timeout: 240_000 }, () => {
@@ -30,7 +30,7 @@ describe("the benchmarks", { timeout: 240_000 }, () => {
     it(`of ${name} print a floor of the same run, and how far from it each contender is`, async () => {
       const { stdout } = await run(process.execPath, [PROGRAM, name, ...SMALL]);
       const tables = stdout.trim().split("\n\n");
-      for (const table of tables) {
+      for (const table of tables.filter((text) => !text.startsWith("beside "))) {
         const [title = "", headings = "", floor = "", ...contenders] = table.split("\n");
         assert.ok(title.startsWith(`${name}: `), table);
         assert.match(
@@ -77,7 +77,10 @@ describe("the benchmarks", { timeout: 240_000 }, () => {
 
   it("of idle sandboxes tells what each of them costs", async () => {
     const { stdout } = await run(process.execPath, [PROGRAM, "idle", ...SMALL]);
-    const [commands = "", memory = ""] = stdout.trim().split("\n\n");
+    const tables = stdout.trim().split("\n\n");
+    const [commands = "", ofCommands = "", ofMemory = "", memory = ""] = tables;
+    assert.match(ofCommands, /^beside one alive\n.*\nStart of true with 3 sandboxes alive, p99 .*x$/);
+    assert.match(ofMemory, /^beside its limit\n.*\nmemory of each of 3 idle sandboxes .*x$/);
     assert.match(
       commands,
       /^idle: Start of true in one of them\n.*\nfloor: one alive .* 1\.00x\n3 alive .*x$/,
@@ -123,11 +126,25 @@ describe("the benchmarks", { timeout: 240_000 }, () => {
       const rows = stdout
         .split("\n")
         .filter((text) => /^\w.* [\d.]+ (ms|per s|MiB\/s) +[\d.]+ (ms|per s|MiB\/s) +[\d.]+x$/.test(text));
-      assert.equal(rows.length, 8, stdout);
+      assert.equal(rows.length, reasonWithoutNginx === undefined ? 10 : 8, stdout);
     } finally {
       peer.kill("SIGTERM");
       await once(peer, "exit");
     }
+  });
+
+  it("of memory print it beside a limit, or beside that before", async () => {
+    const { stdout } = await run(process.execPath, [
+      PROGRAM,
+      "websockets",
+      "transfers",
+      ...SMALL,
+      "--connections",
+      "60",
+    ]);
+    const row = (what: string): RegExp => new RegExp(`^${what} +[\\d.]+ MiB +[\\d.]+ MiB +[\\d.]+x$`, "m");
+    assert.match(stdout, row("memory of a server with 60 idle WebSockets"));
+    assert.match(stdout, row("most memory during 100 transfers of 2 MiB at once"));
   });
 
   it("of many kernels tells what each of them costs", async () => {
@@ -148,6 +165,8 @@ describe("the benchmarks", { timeout: 240_000 }, () => {
       ["files", "--mib", "0"],
       ["idle", "--sandboxes", "none"],
       ["fleet-simulation", "--servers", "0"],
+      ["websockets", "--connections", "0"],
+      ["idle", "--record", "a peer that is not there"],
       ["exec", "--peer", "nowhere"],
       ["nonsense", "--peer", "http://127.0.0.1"],
     ]) {
@@ -156,7 +175,7 @@ describe("the benchmarks", { timeout: 240_000 }, () => {
         assert.equal(code, 64);
         assert.match(
           stderr,
-          /^usage: npm run bench -- create\|burst\|pool\|exec\|run-code\|code-output\|kernel-memory\|many-kernels\|files\|proxy\|proxy-nginx\|stdout\|fleet\|fleet-map\|fleet-simulation\|idle/,
+          /^usage: npm run bench -- create\|burst\|pool\|exec\|run-code\|code-output\|kernel-memory\|many-kernels\|files\|proxy\|proxy-nginx\|websockets\|transfers\|stdout\|fleet\|fleet-map\|fleet-simulation\|idle/,
         );
         return true;
       });

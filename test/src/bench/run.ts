@@ -18,18 +18,21 @@ import { kernelMemory } from "./benchmarks/kernel-memory.js";
 import { manyKernels } from "./benchmarks/many-kernels.js";
 import { measure } from "./report/measure.js";
 import { pool } from "./benchmarks/pool.js";
-import { proxy } from "./benchmarks/proxy.js";
-import { proxyBesideNginx } from "./benchmarks/proxy-beside-nginx.js";
+import { proxyBesideNginx } from "./benchmarks/proxy/beside-nginx.js";
+import { proxy } from "./benchmarks/proxy/proxy.js";
+import { websockets } from "./benchmarks/proxy/websockets.js";
 import { report, reportCompared, reportReading } from "./report/report.js";
 import { besidePeer } from "./rows/beside-peer.js";
 import type { ComparedRow } from "./report/compared-row.js";
 import { recordRows } from "./rows/record-rows.js";
 import { burstRows } from "./rows/burst-rows.js";
 import { downloadRows, fileRows } from "./rows/file-rows.js";
+import { proxyRows } from "./rows/proxy-rows.js";
 import { outputRows, startRows } from "./rows/start-rows.js";
 import type { Row } from "./rows/row.js";
 import { runCode } from "./benchmarks/run-code.js";
 import { shellExec } from "./benchmarks/shell-exec.js";
+import { transfers } from "./benchmarks/transfers.js";
 import { stdout } from "./benchmarks/stdout.js";
 import { v1Command } from "./benchmarks/v1-command.js";
 import { v1Follow } from "./benchmarks/v1-follow.js";
@@ -49,6 +52,8 @@ const BENCHMARKS: ReadonlyMap<string, Benchmark> = new Map([
   ["files", files],
   ["proxy", proxy],
   ["proxy-nginx", proxyBesideNginx],
+  ["websockets", websockets],
+  ["transfers", transfers],
   ["stdout", stdout],
   ["fleet", fleet],
   ["fleet-map", fleetMap],
@@ -69,26 +74,32 @@ const ROWS: ReadonlyMap<string, readonly Row[]> = new Map([
   ["burst", burstRows],
   ["files", fileRows],
   ["download", downloadRows],
+  ["proxy", proxyRows],
 ]);
 
 const BACKENDS: readonly BackendName[] = ["local-process", "linux-namespaces", "jail-freebsd"];
 /** Starts a server and measures nothing. */
 const SERVE = "serve";
+/** Name of what rows are recorded against without a peer. */
+const SAME_RUN = "same-run";
 const DEFAULT_SECONDS = 3;
 const DEFAULT_MIB = 1024;
 const DEFAULT_SANDBOXES = 200;
 const DEFAULT_SERVERS = 10;
+const DEFAULT_CONNECTIONS = 10_000;
 /** As in config/linux.yaml. */
 const PEERS = { basePool: { max: 100 } };
 /** sysexits.h: EX_USAGE. */
 const EXIT_USAGE = 64;
 const USAGE =
-  `usage: npm run bench -- ${[...BENCHMARKS.keys()].join("|")} [--seconds N] [--backend B] [--mib N] [--sandboxes N] [--servers N]\n` +
+  `usage: npm run bench -- ${[...BENCHMARKS.keys()].join("|")} [--seconds N] [--backend B] [--mib N] [--sandboxes N] [--servers N] [--connections N] [--record ${SAME_RUN}]\n` +
   `  N seconds for each line of the report, ${DEFAULT_SECONDS} when absent\n` +
   `  B ${BACKENDS.join(" or ")}, the first when absent\n` +
   `  --mib: the most that files, code-output, stdout, shell-exec, images and builds carry at once, ${DEFAULT_MIB} when absent\n` +
   `  --sandboxes: how many idle, burst, fleet-map and fleet-simulation make, ${DEFAULT_SANDBOXES} when absent\n` +
   `  --servers: of fleet-simulation, ${DEFAULT_SERVERS} when absent\n` +
+  `  --connections: of websockets, ${DEFAULT_CONNECTIONS} when absent\n` +
+  `  --record ${SAME_RUN}: keeps the rows of websockets, transfers, pool and idle in docs/measurements.json\n` +
   `       npm run bench -- ${[...ROWS.keys()].join("|")} --peer URL [--peer-key KEY] [--record NAME]\n` +
   `  measures rows beside a peer; --record keeps them in docs/measurements.json, under this name of the peer\n` +
   `       npm run bench -- serve [--backend B]\n` +
@@ -123,6 +134,7 @@ function parse(args: readonly string[]) {
         "mib": { type: "string", default: String(DEFAULT_MIB) },
         "sandboxes": { type: "string", default: String(DEFAULT_SANDBOXES) },
         "servers": { type: "string", default: String(DEFAULT_SERVERS) },
+        "connections": { type: "string", default: String(DEFAULT_CONNECTIONS) },
         "peer": { type: "string" },
         "peer-key": { type: "string", default: API_KEY },
         "record": { type: "string" },
@@ -135,13 +147,16 @@ function parse(args: readonly string[]) {
     const largeBytes = Number(values.mib) * 2 ** 20;
     const sandboxes = Number(values.sandboxes);
     const servers = Number(values.servers);
-    const areSane = [largeBytes, sandboxes, servers].every(
+    const connections = Number(values.connections);
+    const areSane = [largeBytes, sandboxes, servers, connections].every(
       (number) => Number.isInteger(number) && number > 0,
     );
     const areKnown = names.length > 0 && names.every((name) => known.includes(name));
-    const isSane = seconds > 0 && areSane && areKnown && (peer === undefined || URL.canParse(peer));
+    const isNamed = peer !== undefined || record === undefined || record === SAME_RUN;
+    const isSane =
+      seconds > 0 && areSane && areKnown && isNamed && (peer === undefined || URL.canParse(peer));
     if (!isSane || backend === undefined) return undefined;
-    const sizes = { seconds, largeBytes, sandboxes, servers };
+    const sizes = { seconds, largeBytes, sandboxes, servers, connections };
     return { names, backend, ...sizes, peer, peerKey: values["peer-key"], record };
   } catch {
     return undefined;
@@ -169,16 +184,26 @@ async function runBesidePeer(
   const compared: ComparedRow[] = [];
   for (const row of rows) compared.push(await besidePeer(row, { here, peer }, options));
   console.log(`${reportCompared(compared)}\n`);
-  if (record !== undefined) await recordRows(compared, { backend, against: record });
+  if (record !== undefined)
+    await recordRows(
+      compared.map((row) => ({ ...row, against: record })),
+      backend,
+    );
 }
 
 /** Each benchmark gets a server of its own, so that none measures what another left behind. */
-async function run(benchmark: Benchmark | undefined, options: BenchmarkOptions): Promise<void> {
+async function run(
+  benchmark: Benchmark | undefined,
+  options: BenchmarkOptions & { readonly record?: string | undefined },
+): Promise<void> {
   if (benchmark === undefined) return;
   await using server = await BenchedServer.start(options.backend);
   const prepared = await benchmark(server, options);
   try {
     for (const reading of prepared.readings ?? []) console.log(`${reportReading(reading)}\n`);
+    const rows = prepared.rows ?? [];
+    for (const row of rows) console.log(`${reportCompared([row], row.against)}\n`);
+    if (options.record !== undefined) await recordRows(rows, options.backend);
     for (const note of prepared.notes ?? []) console.log(`${note}\n`);
     for (const comparison of prepared.comparisons) {
       console.log(`${report(comparison.title, await measure(comparison, options.seconds))}\n`);

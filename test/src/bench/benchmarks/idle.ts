@@ -3,11 +3,13 @@ import { availableParallelism } from "node:os";
 import { setTimeout as sleep } from "node:timers/promises";
 import type { Benchmark } from "../kit/benchmark.js";
 import type { BenchedSandbox, ServerClient } from "../kit/server-client.js";
+import { summarize } from "../report/statistics.js";
 import { startOverConnect } from "../kit/start-over-connect.js";
 import type { WatchedProcess } from "../kit/watched-process.js";
 
 const KIB = 1024;
 const MIB = 2 ** 20;
+const LIMIT_KIB = 0.8 * KIB;
 
 const SETTLE_MS = 1000;
 const WARM_UPS = 50;
@@ -46,6 +48,22 @@ export const idle: Benchmark = async (server, { sandboxes: count, seconds }) => 
   ];
   return {
     notes: [lines.join("\n")],
+    rows: [
+      {
+        row: `Start of true with ${count} sandboxes alive, p99`,
+        unit: "ms",
+        here: summarize(among).p99,
+        peer: summarize(alone).p99,
+        against: "one alive",
+      },
+      {
+        row: `memory of each of ${count} idle sandboxes`,
+        unit: "KiB",
+        here: (before.availableBytes - after.availableBytes) / count / KIB,
+        peer: LIMIT_KIB,
+        against: "its limit",
+      },
+    ],
     readings: [
       {
         title: `idle: Start of true in one of them`,

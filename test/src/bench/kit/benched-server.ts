@@ -27,6 +27,7 @@ export interface BenchedServerOptions {
   readonly basePool?: Readonly<Record<string, unknown>>;
   /** `warn` when absent. */
   readonly logLevel?: "warn" | "debug";
+  readonly http?: Readonly<Record<string, unknown>>;
   /** In place of the usual ones. */
   readonly listeners?: Readonly<Record<string, unknown>>;
 }
@@ -53,6 +54,7 @@ export class BenchedServer extends ServerClient {
       pool = { max: 1 },
       basePool = {},
       logLevel = "warn",
+      http,
       listeners,
     }: BenchedServerOptions = {},
   ): Promise<BenchedServer> {
@@ -60,6 +62,7 @@ export class BenchedServer extends ServerClient {
     const installation = await makeInstallation({
       config: {
         log: { level: logLevel },
+        ...(http && { http }),
         ...(listeners && { listeners }),
         // A pool without `min` starts with its first miss: benchmarks that do not use it do not pay for it.
         sandboxes: {

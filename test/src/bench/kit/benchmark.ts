@@ -1,5 +1,6 @@
 import type { BackendName } from "../../harness/server/start-full-server.js";
 import type { BenchedServer } from "./benched-server.js";
+import type { ComparedRow } from "../report/compared-row.js";
 import type { WatchedProcess } from "./watched-process.js";
 
 /** Optional measurements of one run. */
@@ -42,6 +43,8 @@ export interface Reading {
 export interface PreparedBenchmark {
   readonly comparisons: readonly Comparison[];
   readonly readings?: readonly Reading[];
+  /** Figures beside others of the same run, which `against` names; `--record` keeps them. */
+  readonly rows?: readonly (ComparedRow & { readonly against: string })[];
   /** Single measurements without a comparison, as text. */
   readonly notes?: readonly string[];
   close(): Promise<void>;
@@ -55,6 +58,8 @@ export interface BenchmarkOptions {
   readonly sandboxes: number;
   /** Number of simulated servers. */
   readonly servers: number;
+  /** Number of idle WebSockets. */
+  readonly connections: number;
   /** Size of a large file, and limit of every other payload. */
   readonly largeBytes: number;
 }

@@ -10,7 +10,7 @@ export interface BenchedSandbox {
 const ENVD_PORT = 49983;
 const CODE_PORT = 49999;
 /** A server that is a sandbox. */
-const ITSELF: BenchedSandbox = { id: "", headers: () => ({}) };
+export const ITSELF: BenchedSandbox = { id: "", headers: () => ({}) };
 
 /** A client of a server, which keeps its connections. */
 export class ServerClient implements AsyncDisposable {

@@ -1,4 +1,4 @@
-/** A figure that was measured on our server and on a peer. */
+/** A figure that was measured on our server, and another one of a peer or of the same run. */
 export interface ComparedRow {
   readonly row: string;
   readonly unit: string;

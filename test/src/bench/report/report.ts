@@ -63,8 +63,8 @@ export function reportReading({ title, unit, rows, first = "floor" }: Reading): 
   ]);
 }
 
-/** As `report`, for rows that were measured beside a peer. */
-export function reportCompared(rows: readonly ComparedRow[]): string {
+/** As `report`, for rows that were measured beside a peer, or beside another figure of the same run. */
+export function reportCompared(rows: readonly ComparedRow[], against = "peer"): string {
   const figure = (value: number, unit: string): string => `${value.toFixed(value < 100 ? 2 : 0)} ${unit}`;
   const table = rows.map(({ row, unit, here, peer }) => [
     row,
@@ -72,7 +72,8 @@ export function reportCompared(rows: readonly ComparedRow[]): string {
     figure(peer, unit),
     `${(here / peer).toFixed(2)}x`,
   ]);
-  return layOut("medians, in turns with the peer", [["", "here", "peer", "here / peer"], ...table]);
+  const title = against === "peer" ? "medians, in turns with the peer" : `beside ${against}`;
+  return layOut(title, [["", "here", against, `here / ${against}`], ...table]);
 }
 
 function layOut(title: string, table: readonly (readonly string[])[]): string {

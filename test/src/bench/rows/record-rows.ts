@@ -9,7 +9,7 @@ const CORES = ["", "one core", "two cores"];
 /** A row with all that its figures depend on. */
 interface RecordedRow extends ComparedRow {
   readonly backend: string;
-  /** Name of the peer. */
+  /** Name of the peer, or of the other figure. */
   readonly against: string;
   readonly machine: string;
   readonly date: string;
@@ -17,14 +17,14 @@ interface RecordedRow extends ComparedRow {
 
 /** Keeps rows; those of an earlier run on the same kind of machine are replaced. */
 export async function recordRows(
-  rows: readonly ComparedRow[],
-  { backend, against }: Pick<RecordedRow, "backend" | "against">,
+  rows: readonly (ComparedRow & Pick<RecordedRow, "against">)[],
+  backend: string,
 ): Promise<void> {
   const recorded = JSON.parse(await readFile(FILE, "utf8")) as readonly RecordedRow[];
   const cores = availableParallelism();
   const machine = `${CORES[cores] ?? `${cores} cores`}, ${cpus()[0]?.model ?? "unknown"}`;
   const date = new Date().toISOString().slice(0, 10);
-  const added = rows.map((row): RecordedRow => ({ ...row, backend, against, machine, date }));
+  const added = rows.map((row): RecordedRow => ({ ...row, backend, machine, date }));
   const keyOf = (one: RecordedRow): string =>
     JSON.stringify([one.row, one.against, one.backend, one.machine]);
   const all = new Map([...recorded, ...added].map((row) => [keyOf(row), row]));

@@ -1,8 +1,8 @@
 import { randomBytes } from "node:crypto";
 import { Agent } from "node:http";
-import { exchange, type ExchangeOptions } from "../../harness/clients/exchange.js";
-import type { Benchmark, Contender } from "../kit/benchmark.js";
-import { startProgramOnPort } from "../kit/program-on-port.js";
+import { exchange, type ExchangeOptions } from "../../../harness/clients/exchange.js";
+import type { Benchmark, Contender } from "../../kit/benchmark.js";
+import { startProgramOnPort } from "../../kit/program-on-port.js";
 
 const LARGE_BYTES = 16 * 2 ** 20;
 const AT_ONCE = 8;
@@ -13,7 +13,7 @@ const AT_ONCE = 8;
  */
 export const proxy: Benchmark = async (server) => {
   const sandbox = await server.createSandbox();
-  const program = await startProgramOnPort(new URL("../kit/echo-server.js", import.meta.url));
+  const program = await startProgramOnPort(new URL("../../kit/echo-server.js", import.meta.url));
   const agent = new Agent({ keepAlive: true });
   const directUrl = `http://127.0.0.1:${program.port}`;
   const host = `${program.port}-${sandbox.id}.localhost`;
