@@ -14,13 +14,13 @@ export interface ProcessorTime {
 
 /** Processor time and memory of a process during a measurement. NaN on systems other than Linux. */
 export class WatchedProcess {
-  readonly pid: number;
+  readonly #pid: number;
   readonly #folder: string;
   readonly #askStallMs: (() => Promise<number>) | undefined;
 
   /** @param askStallMs returns the longest turn of the event loop since the last call, in processor time. */
   constructor(pid: number, askStallMs?: () => Promise<number>) {
-    this.pid = pid;
+    this.#pid = pid;
     this.#askStallMs = askStallMs;
     this.#folder = `/proc/${pid}`;
   }
@@ -30,7 +30,7 @@ export class WatchedProcess {
     if (process.platform !== "linux") return { allMs: Number.NaN, mainMs: Number.NaN };
     const times = readdirSync(`${this.#folder}/task`).map((thread) => {
       const [ranNs] = readFileSync(`${this.#folder}/task/${thread}/schedstat`, "latin1").split(" ");
-      return { isMain: Number(thread) === this.pid, ranMs: Number(ranNs) / NS_PER_MS };
+      return { isMain: Number(thread) === this.#pid, ranMs: Number(ranNs) / NS_PER_MS };
     });
     return {
       allMs: times.reduce((sum, { ranMs }) => sum + ranMs, 0),
