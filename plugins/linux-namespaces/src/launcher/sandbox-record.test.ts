@@ -2,9 +2,11 @@ import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
 import { once } from "node:events";
 import { readFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import { it } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
-import { isAlive } from "./sandbox-record.js";
+import { isAlive, readProcess } from "./sandbox-record.js";
 
 const skip = process.platform !== "linux" && "there is no /proc";
 
@@ -31,3 +33,8 @@ it(
     }
   },
 );
+
+it("a record that cannot be read is not taken for none", async () => {
+  assert.equal(await readProcess(join(tmpdir(), "no such record")), undefined);
+  await assert.rejects(readProcess(tmpdir()), { reason: "host_resources_exhausted" });
+});

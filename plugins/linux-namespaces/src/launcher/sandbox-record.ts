@@ -1,6 +1,6 @@
 import { readFile } from "node:fs/promises";
 import { join } from "node:path";
-import { replaceFile } from "@coppice/core/backend";
+import { SandboxError, replaceFile } from "@coppice/core/backend";
 import { z } from "zod";
 import type { Init } from "./launcher.js";
 
@@ -92,17 +92,29 @@ export async function readInit(paths: SandboxPaths): Promise<Init | undefined> {
   return readProcess(paths.init);
 }
 
-/** A process that the launcher recorded in a file; undefined when it did not. */
+/** A process that the launcher recorded in a file; undefined when it did not. @throws SandboxError without a descriptor to read it. */
 export async function readProcess(path: string): Promise<Init | undefined> {
-  const text = await readFile(path, "utf8").catch(() => "");
+  const text = await readIfThere(path);
   const [, pid, start] = /^(\d+) (\d+)\n$/.exec(text) ?? [];
   return pid === undefined || start === undefined ? undefined : { pid: Number(pid), start };
 }
 
-/** True while this very process runs. False for a zombie. */
+/** True while this very process runs. False for a zombie. @throws SandboxError as `readProcess`. */
 export async function isAlive({ pid, start }: Init): Promise<boolean> {
-  const text = await readFile(`/proc/${pid}/stat`, "latin1").catch(() => "");
+  const text = await readIfThere(`/proc/${pid}/stat`);
   // The program's name is in parentheses and may contain any character.
   const fields = text.slice(text.lastIndexOf(")") + 2).split(" ");
   return fields[19] === start && fields[0] !== "Z" && fields[0] !== "X";
+}
+
+/** Empty for a file that is not there. A server out of descriptors must not take its sandboxes for ended ones. */
+async function readIfThere(path: string): Promise<string> {
+  try {
+    return await readFile(path, "latin1");
+  } catch (error) {
+    const { code = "" } = error as NodeJS.ErrnoException;
+    if (["ENOENT", "ENOTDIR", "ESRCH"].includes(code)) return "";
+    const message = `the process of the sandbox cannot be looked up: ${code}`;
+    throw new SandboxError("host_resources_exhausted", message, { cause: error });
+  }
 }
