@@ -23,7 +23,7 @@ import { proxy } from "./benchmarks/proxy/proxy.js";
 import { websockets } from "./benchmarks/proxy/websockets.js";
 import { report, reportCompared, reportReading } from "./report/report.js";
 import { besidePeer } from "./rows/beside-peer.js";
-import type { ComparedRow } from "./report/compared-row.js";
+import type { ComparedRow } from "./kit/compared-row.js";
 import { recordRows } from "./rows/record-rows.js";
 import { burstRows } from "./rows/burst-rows.js";
 import { downloadRows, fileRows } from "./rows/file-rows.js";

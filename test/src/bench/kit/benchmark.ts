@@ -1,6 +1,6 @@
 import type { BackendName } from "../../harness/server/start-full-server.js";
 import type { BenchedServer } from "./benched-server.js";
-import type { ComparedRow } from "../report/compared-row.js";
+import type { ComparedRow } from "./compared-row.js";
 import type { WatchedProcess } from "./watched-process.js";
 
 /** Optional measurements of one run. */

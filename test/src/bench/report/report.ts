@@ -1,5 +1,5 @@
 import type { Reading } from "../kit/benchmark.js";
-import type { ComparedRow } from "./compared-row.js";
+import type { ComparedRow } from "../kit/compared-row.js";
 import type { Measurement } from "./measure.js";
 import { summarize } from "./statistics.js";
 

@@ -1,6 +1,6 @@
 import { settled } from "../kit/settled.js";
 import type { ServerClient } from "../kit/server-client.js";
-import type { ComparedRow } from "../report/compared-row.js";
+import type { ComparedRow } from "../kit/compared-row.js";
 import { summarize } from "../report/statistics.js";
 import type { Row, RowOptions } from "./row.js";
 

@@ -1,6 +1,6 @@
 import { readFile, writeFile } from "node:fs/promises";
 import { availableParallelism, cpus } from "node:os";
-import type { ComparedRow } from "../report/compared-row.js";
+import type { ComparedRow } from "../kit/compared-row.js";
 
 /** Rows that `npm run generate` writes into docs/measurements.md. */
 const FILE = new URL("../../../../docs/measurements.json", import.meta.url);
