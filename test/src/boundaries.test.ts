@@ -167,7 +167,7 @@ const ROOMS: Readonly<Record<string, readonly string[]>> = {
     "client",
     "verbs",
   ],
-  "test/src/bench": ["kit", "benchmarks", "report", "rows"],
+  "test/src/bench": ["kit", "report", "benchmarks", "rows"],
   "test/src/freebsd": ["host", "sandboxes", "faults"],
   "test/src/harness": ["host", "clients", "freebsd", "server"],
 };
