@@ -54,11 +54,12 @@ export const websockets: Benchmark = async (_server, { backend, connections }) =
     if (lost > 0) throw new Error(`${lost} of ${connections} WebSockets were closed`);
     const openMiB = server.process.residentBytes() / MIB;
     for (const socket of sockets) socket.destroy();
-    await eventually("all descriptors are closed", () => server.process.descriptors() <= closed, 30_000);
+    await eventually("all descriptors are closed", () => !(server.process.descriptors() > closed), 30_000);
     await server.killSandbox(sandbox);
+    const afterMiB = server.process.residentBytes() / MIB;
     const row = `memory of a server with ${connections} idle WebSockets`;
     return {
-      notes: [`websockets: a server without any has ${beforeMiB.toFixed(0)} MiB`],
+      notes: [`websockets: ${beforeMiB.toFixed(0)} MiB before them, ${afterMiB.toFixed(0)} MiB after them`],
       comparisons: [],
       rows: [{ row, unit: "MiB", here: openMiB, peer: LIMIT_MIB, against: "its limit" }],
       close: async () => undefined,
