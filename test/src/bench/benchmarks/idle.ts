@@ -2,6 +2,7 @@ import { readFile, readdir } from "node:fs/promises";
 import { availableParallelism } from "node:os";
 import { setTimeout as sleep } from "node:timers/promises";
 import type { Benchmark } from "../kit/benchmark.js";
+import { repeated } from "../report/repeated.js";
 import type { BenchedSandbox, ServerClient } from "../kit/server-client.js";
 import { summarize } from "../report/statistics.js";
 import { startOverConnect } from "../kit/start-over-connect.js";
@@ -89,14 +90,7 @@ async function commands(
 ): Promise<readonly number[]> {
   // The first pays for connections, caches and compilation.
   for (let count = 0; count < WARM_UPS; count += 1) await startOverConnect(server, sandbox, { cmd: "true" });
-  const tookMs: number[] = [];
-  const endMs = performance.now() + seconds * 1000;
-  do {
-    const startMs = performance.now();
-    await startOverConnect(server, sandbox, { cmd: "true" });
-    tookMs.push(performance.now() - startMs);
-  } while (performance.now() < endMs);
-  return tookMs;
+  return repeated(() => startOverConnect(server, sandbox, { cmd: "true" }), seconds);
 }
 
 interface Memory {

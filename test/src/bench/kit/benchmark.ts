@@ -1,6 +1,6 @@
 import type { BackendName } from "../../harness/server/start-full-server.js";
 import type { BenchedServer } from "./benched-server.js";
-import type { ComparedRow } from "./compared-row.js";
+import type { NamedRow } from "./compared-row.js";
 import type { WatchedProcess } from "./watched-process.js";
 
 /** Optional measurements of one run. */
@@ -44,7 +44,7 @@ export interface PreparedBenchmark {
   readonly comparisons: readonly Comparison[];
   readonly readings?: readonly Reading[];
   /** Figures beside others of the same run, which `against` names; `--record` keeps them. */
-  readonly rows?: readonly (ComparedRow & { readonly against: string })[];
+  readonly rows?: readonly NamedRow[];
   /** Single measurements without a comparison, as text. */
   readonly notes?: readonly string[];
   close(): Promise<void>;

@@ -4,6 +4,7 @@ import { Agent, request as httpRequest, type IncomingMessage } from "node:http";
 import { Readable } from "node:stream";
 import { pipeline } from "node:stream/promises";
 import { DrainingClient } from "../kit/draining-client.js";
+import { repeated } from "../report/repeated.js";
 import type { ServerClient } from "../kit/server-client.js";
 import { summarize } from "../report/statistics.js";
 import type { PreparedRow, Row } from "./row.js";
@@ -50,15 +51,11 @@ export const fileRows: readonly Row[] = [
     unit: "ms",
     prepare: (server, { seconds }) =>
       fileRow(server, async ({ read, write }) => async () => {
-        const tookMs: number[] = [];
-        const endMs = performance.now() + seconds * 1000;
-        do {
-          const startMs = performance.now();
+        const both = async (): Promise<void> => {
           await write(SMALL_BYTES);
           await read();
-          tookMs.push(performance.now() - startMs);
-        } while (performance.now() < endMs);
-        return summarize(tookMs).p50;
+        };
+        return summarize(await repeated(both, seconds)).p50;
       }),
   },
 ];

@@ -1,4 +1,5 @@
 import { startNginxInside } from "../kit/nginx-inside.js";
+import { ratePerSecond, repeated } from "../report/repeated.js";
 import { RepeatingClient } from "../kit/repeating-client.js";
 import { ITSELF, type ServerClient } from "../kit/server-client.js";
 import { summarize } from "../report/statistics.js";
@@ -12,17 +13,18 @@ export const proxyRows: readonly Row[] = [
     label: "proxied request, one at a time",
     unit: "ms",
     prepare: (server, { seconds }) =>
-      proxyRow(server, async (client) => summarize(await repeated(client, seconds)).p50),
+      proxyRow(server, async (client) => summarize(await repeated(() => client.ask(), seconds)).p50),
   },
   {
     label: `proxied requests, ${AT_ONCE} at a time`,
     unit: "per s",
     prepare: (server, { seconds }) =>
-      proxyRow(server, async (client) => {
-        const startMs = performance.now();
-        const all = Array.from({ length: AT_ONCE }, () => repeated(client, seconds));
-        return ((await Promise.all(all)).flat().length * 1000) / (performance.now() - startMs);
-      }),
+      proxyRow(server, (client) =>
+        ratePerSecond(
+          Array.from({ length: AT_ONCE }, () => () => client.ask()),
+          seconds,
+        ),
+      ),
   },
 ];
 
@@ -39,16 +41,4 @@ async function proxyRow(server: ServerClient, measure: (client: RepeatingClient)
       await server.killSandbox(sandbox);
     },
   };
-}
-
-/** @returns how long each request took, one after the other. */
-async function repeated(client: RepeatingClient, seconds: number): Promise<readonly number[]> {
-  const tookMs: number[] = [];
-  const endMs = performance.now() + seconds * 1000;
-  do {
-    const startMs = performance.now();
-    await client.ask();
-    tookMs.push(performance.now() - startMs);
-  } while (performance.now() < endMs);
-  return tookMs;
 }

@@ -1,25 +1,20 @@
 import { readFile, writeFile } from "node:fs/promises";
 import { availableParallelism, cpus } from "node:os";
-import type { ComparedRow } from "../kit/compared-row.js";
+import type { NamedRow } from "../kit/compared-row.js";
 
 /** Rows that `npm run generate` writes into docs/measurements.md. */
 const FILE = new URL("../../../../docs/measurements.json", import.meta.url);
 const CORES = ["", "one core", "two cores"];
 
 /** A row with all that its figures depend on. */
-interface RecordedRow extends ComparedRow {
+interface RecordedRow extends NamedRow {
   readonly backend: string;
-  /** Name of the peer, or of the other figure. */
-  readonly against: string;
   readonly machine: string;
   readonly date: string;
 }
 
 /** Keeps rows; those of an earlier run on the same kind of machine are replaced. */
-export async function recordRows(
-  rows: readonly (ComparedRow & Pick<RecordedRow, "against">)[],
-  backend: string,
-): Promise<void> {
+export async function recordRows(rows: readonly NamedRow[], backend: string): Promise<void> {
   const recorded = JSON.parse(await readFile(FILE, "utf8")) as readonly RecordedRow[];
   const cores = availableParallelism();
   const machine = `${CORES[cores] ?? `${cores} cores`}, ${cpus()[0]?.model ?? "unknown"}`;

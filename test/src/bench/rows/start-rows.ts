@@ -1,5 +1,6 @@
 import { packFrame } from "../../harness/clients/connect-frames.js";
 import { DrainingClient } from "../kit/draining-client.js";
+import { ratePerSecond, repeated } from "../report/repeated.js";
 import type { BenchedSandbox, ServerClient } from "../kit/server-client.js";
 import { summarize } from "../report/statistics.js";
 import type { Row } from "./row.js";
@@ -16,17 +17,22 @@ export const startRows: readonly Row[] = [
     label: "Start of true, one at a time",
     unit: "ms",
     prepare: (server, { seconds }) =>
-      startRow(server, 1, async ([start]) => summarize(await repeated(start, seconds)).p50),
+      startRow(
+        server,
+        1,
+        async ([start]) => summarize(await repeated(async () => start?.("true"), seconds)).p50,
+      ),
   },
   {
     label: `Start of true, ${AT_ONCE} at a time`,
     unit: "per s",
     prepare: (server, { seconds }) =>
-      startRow(server, AT_ONCE, async (starts) => {
-        const startMs = performance.now();
-        const tookMs = await Promise.all(starts.map((start) => repeated(start, seconds)));
-        return (tookMs.flat().length * 1000) / (performance.now() - startMs);
-      }),
+      startRow(server, AT_ONCE, (starts) =>
+        ratePerSecond(
+          starts.map((start) => () => start("true")),
+          seconds,
+        ),
+      ),
   },
 ];
 
@@ -86,16 +92,4 @@ function starter(client: DrainingClient, sandbox: BenchedSandbox): Start {
     const { end } = await client.exchange(head, body);
     if (!end.includes(ENDED)) throw new Error(`${cmd} did not end well: ${end}`);
   };
-}
-
-/** @returns how long each run took, in milliseconds. */
-async function repeated(start: Start | undefined, seconds: number): Promise<readonly number[]> {
-  const tookMs: number[] = [];
-  const endMs = performance.now() + seconds * 1000;
-  do {
-    const startMs = performance.now();
-    await start?.("true");
-    tookMs.push(performance.now() - startMs);
-  } while (performance.now() < endMs);
-  return tookMs;
 }
