@@ -12,7 +12,6 @@ left_over() {
   zfs list -H -o name -r "$dataset" | grep -E '/(e2b|volume)-'
   rctl | grep jail:e2b-
   pfctl -a coppice -s Anchors
-  ifconfig lo1 2> /dev/null | grep "inet 10.78."
   posixshmcontrol ls | grep "$directory/roots/"
   find "$directory/conf" "$directory/roots" "$directory/sockets" "$directory/helpers" -mindepth 1 -maxdepth 1
 }

@@ -46,9 +46,18 @@ static char *load(int fd) {
   return shrunk ? shrunk : text;
 }
 
+/** True where the file is the one that was read. Links may lead out of the root here, but to no other such file. */
+static bool is_unchanged(const struct kept_file *file) {
+  struct stat now;
+  return fstatat(root_directory, file->path + 1, &now, AT_SYMLINK_NOFOLLOW) == 0 && is_same(&now, &file->seen);
+}
+
 static const char *contents(struct kept_file *file) {
   struct stat now;
-  if (file->looked_at == moment && file->text != NULL) return file->text;
+  if (file->text != NULL && (file->looked_at == moment || is_unchanged(file))) {
+    file->looked_at = moment;
+    return file->text;
+  }
   int fd = platform_open(file->path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0);
   if (fd < 0 || fstat(fd, &now) < 0 || !S_ISREG(now.st_mode)) {
     if (fd >= 0) close(fd);

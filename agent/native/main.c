@@ -18,6 +18,7 @@
 #include "entry.h"
 #include "launch.h"
 #include "platform.h"
+#include "shown.h"
 
 enum {
   OUTGOING_BYTES = 512 * 1024,
@@ -26,10 +27,11 @@ enum {
   LAST_ROUNDS = 64,
   // A start waits until the program is executed; the server could be at work with those before.
   STARTS_PER_TURN = 4,
+  READY_TURNS = 8,
   DESCRIPTORS_LIMIT = 3 * OBJECTS_LIMIT + 16,
 };
 
-enum role { ROLE_CONNECTION = -1, ROLE_LISTENER = -2, ROLE_ASIDE = -4 };
+enum role { ROLE_CONNECTION = -1, ROLE_LISTENER = -2, ROLE_ASIDE = -4, ROLE_SHOWN = -5 };
 
 struct object *objects;
 struct rlimit descriptor_limit;
@@ -300,6 +302,7 @@ static void handle(const struct request *request) {
   if (!has_greeted) {
     if (request->type != HELLO || request->magic != PROTOCOL_MAGIC || request->version != PROTOCOL_VERSION) {
       break_connection("the server speaks another protocol");
+      return;
     }
     has_greeted = true;
     return;
@@ -412,6 +415,7 @@ static bool pump(void) {
 static bool prepare(void) {
   polled_count = 0;
   if (listener >= 0) watch_descriptor(listener, POLLIN, NULL, ROLE_LISTENER);
+  if (shown_descriptor() >= 0) watch_descriptor(shown_descriptor(), POLLIN, NULL, ROLE_SHOWN);
   if (aside_descriptor() >= 0 && room() >= REPLY_BYTES) watch_descriptor(aside_descriptor(), POLLIN, NULL, ROLE_ASIDE);
   if (connection >= 0) {
     bool can_receive = incoming_end - incoming_start < INCOMING_BYTES && !has_more_requests();
@@ -434,6 +438,7 @@ static void dispatch(void) {
     if (owner == NULL) {
       if (role == ROLE_LISTENER) accept_connection();
       else if (role == ROLE_CHANGES) watch_ready();
+      else if (role == ROLE_SHOWN) shown_ready();
       else if (connection == polled[index].fd && events & (POLLIN | POLLHUP | POLLERR)) receive();
     } else if (!owner->is_dead) {
       owner->kind->ready(owner, role, events);
@@ -441,7 +446,13 @@ static void dispatch(void) {
   }
 }
 
-static void on_signal(int signal) { (void)signal; }
+static volatile sig_atomic_t is_looked_at;
+static volatile sig_atomic_t may_have_children_ended = 1;
+
+static void on_signal(int signal) {
+  if (signal == SIGIO) is_looked_at = 1;
+  else if (signal == SIGCHLD) may_have_children_ended = 1;
+}
 
 static void set_up_signals(sigset_t *while_waiting) {
   sigset_t blocked;
@@ -452,6 +463,7 @@ static void set_up_signals(sigset_t *while_waiting) {
   struct sigaction action = {.sa_handler = on_signal};
   sigaction(SIGCHLD, &action, NULL);
   sigaction(SIGPIPE, &action, NULL);
+  sigaction(SIGIO, &action, NULL);
   sigprocmask(SIG_SETMASK, &blocked, NULL);
 }
 
@@ -461,6 +473,7 @@ static _Noreturn void fail(const char *message) {
 }
 
 static void turn(const sigset_t *while_waiting) {
+  static unsigned ready_turns;
   bool has_more = pump();
   flush();
   // Sending may reveal that the server is gone, after which no event could end the wait.
@@ -474,7 +487,16 @@ static void turn(const sigset_t *while_waiting) {
   int count = ppoll(polled, polled_count, has_more ? &at_once : NULL, while_waiting);
   // A lowered resource limit makes poll(2) fail for every call: do not retry forever.
   if (count < 0 && errno == EINVAL) fail("cannot wait");
-  process_reap();
+  // While a descriptor is ready, ppoll(2) returns without a look at signals: one that always is would keep them away.
+  if (count > 0 && ++ready_turns % READY_TURNS == 0) ppoll(NULL, 0, &at_once, while_waiting);
+  if (is_looked_at) {
+    is_looked_at = 0;
+    shown_renew();
+  }
+  if (may_have_children_ended) {
+    may_have_children_ended = 0;
+    process_reap();
+  }
   if (count > 0) dispatch();
   handle_frames(STARTS_PER_TURN);
   watch_follow();
@@ -534,8 +556,13 @@ int main(int count, char **words) {
     words += 2;
     count -= 2;
   }
+  if (count >= 5 && strcmp(words[1], "--shown") == 0) {
+    shown_open(atoi(words[2]));
+    words += 2;
+    count -= 2;
+  }
   if (count < 3 || (strcmp(words[1], "pair") != 0 && strcmp(words[1], "listen") != 0)) {
-    fail("usage: coppice-agent [--root DIRECTORY] pair|listen DESCRIPTOR [PROGRAM [WORD ...]], "
+    fail("usage: coppice-agent [--root DIRECTORY] [--shown DESCRIPTOR] pair|listen DESCRIPTOR [PROGRAM [WORD ...]], "
          "launch DESCRIPTOR, or bind PATH PROGRAM [WORD ...]");
   }
   if (count > 3) entry_set(words + 3);

@@ -1,10 +1,10 @@
 import type { Duplex } from "node:stream";
-import { messageOf, releaseMemory } from "@coppice/core";
+import { isTurnOver, messageOf, ReadsInTurns, releaseMemory } from "@coppice/core";
 import { SandboxError, type User } from "@coppice/core/backend";
 import { readFailure } from "./wire/agent-error.js";
 import { AgentDial, DIAL_WINDOW_BYTES } from "./agent-dial.js";
 import { AgentFiles, type AgentFilesOptions, type Expected } from "./files/agent-files.js";
-import { AgentProcess, KEPT_WINDOW_BYTES, OUTPUT_WINDOW_BYTES } from "./agent-process.js";
+import { AgentProcess, type ProcessFacts, KEPT_WINDOW_BYTES, OUTPUT_WINDOW_BYTES } from "./agent-process.js";
 import type { ProcessDescriptors } from "./built/process-descriptors.js";
 import { readInto } from "./connect-socket.js";
 import type { Channel, Link } from "./wire/channel.js";
@@ -44,10 +44,15 @@ const GREETING_TIMEOUT_MS = 5_000;
 const CLOSE_TIMEOUT_MS = 1_000;
 const END_TIMEOUT_MS = 5_000;
 const MAX_ADOPTED = 8_192;
+const MAX_LABEL = 4_095;
 const PID_BYTES = 4;
 const ACCOUNT_KEPT_MS = 1_000;
 const ACCOUNTS_KEPT = 64;
 const LAST_ID = 0xffff_ffff;
+/** An agent confirms each release at once. */
+const MAX_RELEASED = 16_384;
+/** Frames between two looks at the time. */
+const FRAMES_AT_ONCE = 16;
 
 /**
  * A server's connection to an agent. The agent is taken for hostile: a frame that breaks the protocol ends only this
@@ -57,6 +62,8 @@ export class AgentConnection {
   readonly files: AgentFiles;
   /** Settles when the stream has ended, for any reason, and `onEnd` with it. Never rejects. */
   readonly closed: Promise<void>;
+  /** Adds to the exit of a process what is known about its reason: see `ProcessFacts.explain`. */
+  explain: ProcessFacts["explain"];
   readonly #stream: Duplex;
   readonly #options: AgentConnectionOptions;
   readonly #writer: FrameWriter;
@@ -68,6 +75,7 @@ export class AgentConnection {
   /** By name. */
   readonly #accounts = new Map<string, { readonly account: User; readonly atMs: number }>();
   readonly #greeting = Promise.withResolvers<void>();
+  readonly #explain: ProcessFacts["explain"] = (exit, sinceMs) => this.explain?.(exit, sinceMs) ?? exit;
   #hasGreeted = false;
   #canShare = false;
   #peer: Promise<ProcessDescriptors | undefined> | undefined;
@@ -87,18 +95,26 @@ export class AgentConnection {
       },
       options,
     );
-    const closed = new Promise((resolve) => stream.once("close", resolve));
-    this.closed = closed.then(async () => {
+    const closed = Promise.withResolvers<void>();
+    const reads = new ReadsInTurns({
+      sender: this,
+      source: stream,
+      read: (chunk) => this.#read(chunk),
+      onEnd: closed.resolve,
+      isReused: true,
+    });
+    this.closed = closed.promise.then(async () => {
       this.#lose(unavailable("the agent is gone"));
       (await this.#peer)?.close();
       if (this.#isReady) await options.onEnd?.();
     });
+    stream.once("close", () => reads.end());
     stream.on("error", (error) => this.#lose(unavailable("the agent is gone", error)));
     // The agent has ended its side, and half a connection is of no use.
     stream.on("end", () => stream.destroy());
-    const isInPlace = readInto(stream, () => this.#reader.destination());
+    const isInPlace = readInto(stream, () => (reads.isHeld ? undefined : this.#reader.destination()));
     stream.on("data", (chunk: Buffer) => {
-      this.#receive(chunk);
+      reads.receive(chunk);
       if (!isInPlace) releaseMemory(chunk);
     });
     stream.resume();
@@ -140,6 +156,7 @@ export class AgentConnection {
       label: request.label ?? "",
       grantedBytes,
       inputWindowBytes: INPUT_WINDOW_BYTES,
+      explain: this.#explain,
       ...(named.keepsOutput === true && { keptFrom: 0 }),
     };
     const payload = writeSpawnRequest(named, grantedBytes);
@@ -328,7 +345,8 @@ export class AgentConnection {
         isOpen = false;
         this.#channels.delete(id);
         this.#released.add(id);
-        // An immediate send would wake the agent, on a CPU that the caller could use.
+        if (this.#released.size > MAX_RELEASED)
+          this.#lose(unavailable("the agent does not confirm that it released what it was asked to"));
         this.#writer.sendLater(Request.Release, id);
       },
     };
@@ -350,15 +368,19 @@ export class AgentConnection {
     return this.#nextId++;
   }
 
-  #receive(chunk: Buffer): void {
-    if (this.#end !== undefined) return;
+  #read(chunk: Buffer): number {
+    let frames = 0;
     try {
       for (const frame of this.#reader.push(chunk)) {
+        if (this.#end !== undefined) return 0;
         this.#handle(frame);
-        if (this.#end !== undefined) return;
+        frames += 1;
+        if (frames % FRAMES_AT_ONCE === 0 && isTurnOver()) break;
       }
+      return this.#reader.unread(chunk).byteLength;
     } catch (error) {
       this.#lose(unavailable(`the agent broke the protocol: ${messageOf(error)}`, error));
+      return 0;
     }
   }
 
@@ -411,6 +433,7 @@ export class AgentConnection {
     const flags = reader.u8();
     const inputWindowBytes = reader.u32();
     const label = reader.text();
+    if (label.length > MAX_LABEL) throw new ProtocolError("a label that no server has given");
     const keptFrom = (flags & 16) === 0 ? undefined : reader.u64();
     if (keptFrom !== undefined && !Number.isSafeInteger(keptFrom))
       throw new ProtocolError("an impossible offset");
@@ -423,6 +446,7 @@ export class AgentConnection {
       grantedBytes: 0,
       inputWindowBytes,
       keptFrom,
+      explain: this.#explain,
     });
     this.#channels.set(id, process);
     this.#adopted.push(process);

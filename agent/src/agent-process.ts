@@ -39,6 +39,8 @@ export interface ProcessFacts {
   readonly inputWindowBytes: number;
   /** Bytes of output before the first kept one, when output is kept. */
   readonly keptFrom?: number | undefined;
+  /** Adds to an exit what is known about its reason. @param sinceMs when it was known first, by `performance.now()`. */
+  readonly explain?: ((exit: Exit, sinceMs: number) => Exit) | undefined;
 }
 
 export class AgentProcess implements Process, Channel {
@@ -49,6 +51,8 @@ export class AgentProcess implements Process, Channel {
   readonly output: AsyncIterable<Output>;
   readonly #exit = Promise.withResolvers<Exit>();
   readonly exit = this.#exit.promise;
+  readonly #sinceMs = performance.now();
+  readonly #explain: ProcessFacts["explain"];
   readonly #closed = Promise.withResolvers<void>();
   /** Settles when the agent has forgotten it or, after its exit, is gone. */
   readonly closed = this.#closed.promise;
@@ -72,6 +76,7 @@ export class AgentProcess implements Process, Channel {
 
   constructor(link: Link, facts: ProcessFacts) {
     this.#link = link;
+    this.#explain = facts.explain;
     this.pid = facts.pid;
     this.label = facts.label;
     this.hasTerminal = facts.hasTerminal;
@@ -224,7 +229,7 @@ export class AgentProcess implements Process, Channel {
     if (this.#hasEnded) return;
     this.#hasEnded = true;
     this.#failInput(noInput);
-    this.#exit.resolve(exit);
+    this.#exit.resolve(this.#explain?.(exit, this.#sinceMs) ?? exit);
     if (this.#lost) this.#closed.resolve();
   }
 

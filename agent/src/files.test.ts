@@ -137,6 +137,11 @@ for (const confined of [false, true]) {
         picked(info, { name: "small", path: at("new/deep/small"), kind: "file", sizeBytes: 5, mode: 0o644 });
         assert.equal(await readFile(host("new/deep/small"), "utf8"), "hello");
         picked(await agent.files.stat(at("new/deep")), { kind: "directory", mode: 0o755 });
+        await symlink("deep/small", host("new/link"));
+        const linked = await write("new/link", "by the link");
+        picked(linked, { path: at("new/link"), kind: "file", symlinkTarget: at("new/deep/small") });
+        picked(linked, await agent.files.stat(at("new/link")));
+        assert.equal(await readFile(host("new/deep/small"), "utf8"), "by the link");
         for (const sizeBytes of [0, 1, 131_072, 131_073, 16 * MEBIBYTE]) {
           const blob = randomBytes(sizeBytes);
           assert.equal((await write("blob", blob)).sizeBytes, sizeBytes);

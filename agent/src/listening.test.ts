@@ -1,5 +1,6 @@
 import assert from "node:assert/strict";
 import { execFile } from "node:child_process";
+import { once } from "node:events";
 import { mkdir, mkdtemp, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -8,12 +9,14 @@ import { describe, it } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import { promisify } from "node:util";
 import type { Exit } from "@coppice/core/backend";
+import { eventually } from "@coppice/core/testing";
 import { AgentConnection } from "./agent-connection.js";
 import { withoutBinary, withoutRoot } from "./testing/agent-kinds.js";
-import { eventually, isRunning } from "./testing/eventually.js";
+import { isRunning } from "./testing/is-running.js";
 import { startListeningAgent } from "./testing/listening-agent.js";
 import { openDescriptors } from "./testing/open-descriptors.js";
 import { env, finish, run, shell } from "./testing/run.js";
+import { frameHeader, MAGIC, PayloadWriter, Request, VERSION } from "./wire/frames.js";
 
 /** Direct children, in the order of their pids. */
 async function childrenOf(pid: number): Promise<readonly number[]> {
@@ -37,6 +40,21 @@ describe("an agent that listens", { skip: withoutBinary }, () => {
     await assert.rejects(connection.files.stat("/"));
     await connection.closed;
     for (const { pid } of started) process.kill(pid, "SIGKILL");
+  });
+
+  it("greets the next server after a client of another protocol", async () => {
+    await using agent = await startListeningAgent();
+    const stranger = await agent.socket();
+    stranger.on("error", () => undefined);
+    const greeting = new PayloadWriter()
+      .u32(MAGIC)
+      .u16(VERSION + 1)
+      .finish();
+    stranger.resume().write(Buffer.concat([frameHeader(Request.Hello, 0, greeting.byteLength), greeting]));
+    await once(stranger, "close");
+    const connection = await agent.connect();
+    assert.deepEqual(await connection.processes(), []);
+    await connection.close();
   });
 
   it("names every process to the next server whose start the last one did not see", async () => {

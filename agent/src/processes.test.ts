@@ -6,10 +6,11 @@ import { join } from "node:path";
 import { after, before, describe, it } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import { SandboxError } from "@coppice/core";
+import { eventually } from "@coppice/core/testing";
 import type { AgentConnection } from "./agent-connection.js";
 import { startHostAgent } from "./start-host-agent.js";
 import { agentKinds, withoutRoot } from "./testing/agent-kinds.js";
-import { eventually, isRunning } from "./testing/eventually.js";
+import { isRunning } from "./testing/is-running.js";
 import { openDescriptors } from "./testing/open-descriptors.js";
 import { env, finish, run, shell } from "./testing/run.js";
 

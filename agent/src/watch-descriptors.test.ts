@@ -7,11 +7,11 @@ import { join } from "node:path";
 import { after, afterEach, before, describe, it } from "node:test";
 import { fileURLToPath } from "node:url";
 import { promisify } from "node:util";
+import { eventually } from "@coppice/core/testing";
 import { agentBinary } from "./built/agent-binary.js";
 import type { AgentConnection } from "./agent-connection.js";
 import { startHostAgent } from "./start-host-agent.js";
 import { withoutBinary } from "./testing/agent-kinds.js";
-import { eventually } from "./testing/eventually.js";
 import { openDescriptors } from "./testing/open-descriptors.js";
 import { shell } from "./testing/run.js";
 

@@ -24,7 +24,9 @@ function adoptInterpreters() {
   process.env.COPPICE_NODE ||= process.execPath;
   const record = inCheckout(".toolchain/python.json");
   if (process.env.COPPICE_PYTHON || !existsSync(record)) return;
-  process.env.COPPICE_PYTHON = JSON.parse(readFileSync(record, "utf8")).interpreter;
+  const { checkout, interpreter } = JSON.parse(readFileSync(record, "utf8"));
+  // A copy of a checkout has the record of the other one.
+  if (`${checkout}/` === inCheckout("")) process.env.COPPICE_PYTHON = interpreter;
 }
 
 async function runUnderFetchedNode() {

@@ -13,7 +13,7 @@ const VERBS: Readonly<Record<string, { readonly usage: string; readonly load: ()
   doctor: { usage: "doctor <config.yaml>", load: async () => (await import("./cli/doctor.js")).doctor },
   plugins: { usage: "plugins <config.yaml>", load: async () => (await import("./cli/plugins.js")).plugins },
   conform: {
-    usage: "conform <module> [settings as JSON]",
+    usage: "conform <module> [settings as JSON] [--limits <name,…>] [--only <text>]",
     load: async () => (await import("./cli/conform.js")).conform,
   },
   sandbox: {

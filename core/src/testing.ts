@@ -2,6 +2,8 @@ import "./http/messages/native-base64.js";
 
 export * from "./testing/docker-registry.js";
 export * from "./testing/start-test-server.js";
+export * from "./testing/eventually.js";
+export type { ServedRoute } from "./http/surfaces/surface.js";
 export * from "./testing/fake-clock.js";
 export * from "./testing/free-ports.js";
 export * from "./testing/loopback-certificate.js";
@@ -14,15 +16,4 @@ export * from "./testing/tar-archive.js";
 export * from "./testing/image-layout.js";
 export * from "./testing/test-registry.js";
 export * from "./testing/small-root.js";
-export * from "./testing/conform.js";
-export * from "./testing/conformance/kit/conformance-case.js";
-export * from "./testing/conformance/conformance-cases.js";
-export type {
-  Canary,
-  ConformanceContext,
-  Finished,
-  ScriptOptions,
-  StartOptions,
-} from "./testing/conformance/kit/conformance-context.js";
-export { runCase, type ConformanceResult } from "./testing/conformance/run-case.js";
-export * from "./testing/conformance/test-conformance.js";
+export { createLogger } from "./observe/logger.js";

@@ -4,7 +4,7 @@ import { mkdir, readFile, readdir, rename, rm, writeFile } from "node:fs/promise
 import { join, relative, resolve } from "node:path";
 import { canInstallDebianPackages, installDebianPackages } from "./apt.mjs";
 import { ROOT, TOOLCHAIN } from "./project.mjs";
-import { FailedStep, outputOf, runStep, told } from "./step.mjs";
+import { FailedStep, outputOf, runQuietly, told } from "./step.mjs";
 
 /** Where there is a file of the agent's for the system: agent/native/platform.h. */
 const SYSTEMS = ["linux", "freebsd"];
@@ -73,7 +73,7 @@ function inputsIn(folder, names) {
 async function compile({ compiler: [program, ...words], env = process.env }, inputs, binary) {
   // Under another name until it is whole: set-up can run twice at once.
   const unfinished = `${binary}.${process.pid}`;
-  const code = await runStep(program, [...words, ...inputs, "-o", unfinished], { env });
+  const code = await runQuietly("the compiler", program, [...words, ...inputs, "-o", unfinished], { env });
   if (code !== 0) {
     await rm(unfinished, { force: true });
     throw new FailedStep(

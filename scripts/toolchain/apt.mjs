@@ -1,5 +1,7 @@
 import { existsSync } from "node:fs";
-import { runStepAgain, told } from "./step.mjs";
+import { mkdir, readdir, rm } from "node:fs/promises";
+import { join } from "node:path";
+import { runQuietly, runStepAgain, told } from "./step.mjs";
 
 /** Another program of the system may be installing something: a new machine updates itself. */
 const OPTIONS = ["-qq", "-o", "Acquire::Retries=3", "-o", "DPkg::Lock::Timeout=120"];
@@ -20,9 +22,28 @@ async function install(packages) {
   const update = ["update", ...OPTIONS, "-o", "APT::Update::Error-Mode=any"];
   await runStepAgain("apt-get update", "apt-get", update, { env });
   const words = ["install", "-y", "--no-install-recommends", ...OPTIONS, ...packages];
-  const code = await runStepAgain(`installing ${packages.join(", ")}`, "apt-get", words, {
-    env,
-    stdio: ["ignore", "ignore", "inherit"],
-  });
+  const code = await runStepAgain(`installing ${packages.join(", ")}`, "apt-get", words, { env });
   return code === 0;
+}
+
+/**
+ * Unpacks a package of Debian into a folder, as any user: the machine's own lists and packages stay as they are.
+ * @returns false when it cannot be fetched.
+ */
+export async function unpackDebianPackage(name, folder) {
+  if (!existsSync("/usr/bin/apt-get")) return false;
+  const apt = join(folder, "apt");
+  await rm(folder, { recursive: true, force: true });
+  await mkdir(join(apt, "lists", "partial"), { recursive: true });
+  const options = [...OPTIONS, "-o", `Dir::State::Lists=${join(apt, "lists")}`, "-o", `Dir::Cache=${apt}`];
+  // Fetches as this user: apt's own account may not write here.
+  options.push("-o", "APT::Sandbox::User=");
+  const get = (what, words) => runStepAgain(what, "apt-get", [...words, ...options], { cwd: apt });
+  if ((await get("apt-get update", ["update"])) !== 0) return false;
+  if ((await get(`fetching ${name}`, ["download", name])) !== 0) return false;
+  const archive = (await readdir(apt)).find((file) => file.endsWith(".deb"));
+  const isUnpacked =
+    archive && (await runQuietly("dpkg-deb", "dpkg-deb", ["-x", join(apt, archive), folder])) === 0;
+  await rm(apt, { recursive: true, force: true });
+  return isUnpacked;
 }

@@ -62,7 +62,6 @@ const WANTED = [
     usedBy: /freebsd/,
   },
   { packages: ["mmdebstrap"], isThere: () => isInstalled("/usr/bin/mmdebstrap") },
-  { packages: ["signify-openbsd"], isThere: () => isInstalled("/usr/bin/signify-openbsd") },
   {
     packages: ["chromium"],
     isThere: () => isInstalled("/usr/bin/chromium"),

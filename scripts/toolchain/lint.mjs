@@ -39,12 +39,19 @@ export function format(toolchain, paths = []) {
 }
 
 /**
- * Compares core's public interface with the committed reports `core/*.api.md`, so that no change goes unnoticed.
+ * Compares the public interfaces of core and of the conformance kit with the committed reports `*.api.md`, so that no
+ * change goes unnoticed.
  * With `isUpdate` it writes the reports.
  */
 export async function checkInterface(toolchain, isUpdate) {
-  const what = isUpdate ? "writing core/*.api.md" : "the check of core/*.api.md (fix: npm run generate)";
-  for (const config of ["core/api-extractor.json", "core/api-extractor.testing.json"]) {
+  const what = isUpdate
+    ? "writing the reports *.api.md"
+    : "the check of the reports *.api.md (fix: npm run generate)";
+  for (const config of [
+    "core/api-extractor.json",
+    "core/api-extractor.testing.json",
+    "conformance/api-extractor.json",
+  ]) {
     const parameters = [API_EXTRACTOR, "run", "--config", config, ...(isUpdate ? ["--local"] : [])];
     await mustRunStep(what, toolchain.node, parameters, { env: toolchain.environment });
   }

@@ -11,5 +11,12 @@ export const TOOLCHAIN = join(ROOT, ".toolchain");
 /** The workspaces, as paths from the root. */
 export async function workspaces() {
   const plugins = await readdir(join(ROOT, "plugins"));
-  return ["core", "agent", ...plugins.sort().map((name) => `plugins/${name}`), "test"];
+  return [
+    "core",
+    "conformance",
+    "agent",
+    ...plugins.sort().map((name) => `plugins/${name}`),
+    "test",
+    "bench",
+  ];
 }

@@ -1,10 +1,15 @@
 import { spawn, spawnSync } from "node:child_process";
+import { createInterface } from "node:readline";
 import { setTimeout as sleep } from "node:timers/promises";
+import { withHostTrust } from "./host-trust.mjs";
 import { ROOT } from "./project.mjs";
 
 /** Number of attempts of a step that uses the network, and the pause between two. */
 const ATTEMPTS = 3;
 const PAUSE_MS = 5_000;
+
+/** Of the output of a failed step. */
+const MOST_LINES = 200;
 
 /** A failed step of set-up that has printed its own error. */
 export class FailedStep extends Error {
@@ -15,18 +20,39 @@ export class FailedStep extends Error {
  * Runs a command to its end, in the root of the project, with the terminal's own streams.
  * @returns its exit code; 127 when the program does not exist.
  */
-export function runStep(command, parameters, options = {}) {
+export function runStep(command, parameters, { onStart, ...options } = {}) {
   return new Promise((resolve) => {
-    const child = spawn(command, parameters, { cwd: ROOT, stdio: "inherit", ...options });
+    const env = withHostTrust(options.env ?? process.env);
+    const child = spawn(command, parameters, { cwd: ROOT, stdio: "inherit", ...options, env });
+    onStart?.(child);
     child.on("error", () => resolve(127));
     child.on("close", (code) => resolve(code ?? 1));
   });
 }
 
-/** As `runStep`, repeated a few times after a failure, which is printed each time. @param what name of the step. */
+/**
+ * As `runStep`, but prints the output only after a failure, whole and line by line: steps run beside each other.
+ * @param what name of the step.
+ */
+export async function runQuietly(what, command, parameters, options = {}) {
+  const lines = [];
+  const add = (line) => {
+    lines.push(line);
+    if (lines.length > MOST_LINES) lines.shift();
+  };
+  const onStart = (child) => {
+    for (const stream of [child.stdout, child.stderr]) createInterface({ input: stream }).on("line", add);
+  };
+  const code = await runStep(command, parameters, { ...options, stdio: ["ignore", "pipe", "pipe"], onStart });
+  if (code !== 0 && lines.length > 0)
+    console.error(`coppice: ${what} printed:\n${lines.map((line) => `  ${line}\n`).join("")}`.trimEnd());
+  return code;
+}
+
+/** As `runQuietly`, repeated a few times after a failure, which is printed each time. */
 export async function runStepAgain(what, command, parameters, options) {
   for (let attempt = 1; ; attempt++) {
-    const code = await runStep(command, parameters, options);
+    const code = await runQuietly(what, command, parameters, options);
     if (code === 0 || code === 127 || attempt === ATTEMPTS) return code;
     console.error(`coppice: ${what} failed (exit code ${code}), attempt ${attempt} of ${ATTEMPTS}`);
     await sleep(PAUSE_MS * attempt);

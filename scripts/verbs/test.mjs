@@ -1,7 +1,8 @@
-import { existsSync } from "node:fs";
-import { mkdtemp, readFile, rm } from "node:fs/promises";
+import { mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { withoutProven } from "../tests/proven-parts.mjs";
+import { sourceOf, testFiles } from "../tests/test-files.mjs";
 import { build, cleanBuild } from "../toolchain/build.mjs";
 import { ensureTestPackages } from "../toolchain/debian-packages.mjs";
 import { lint } from "../toolchain/lint.mjs";
@@ -9,76 +10,106 @@ import { prepare } from "../toolchain/prepare.mjs";
 import { testEtcd } from "../toolchain/test-etcd.mjs";
 import { testGuest } from "../toolchain/test-guest.mjs";
 import { testVenvs } from "../toolchain/test-venvs.mjs";
-import { ROOT, workspaces } from "../toolchain/project.mjs";
-import { FailedStep, runStep } from "../toolchain/step.mjs";
+import { releaseSetupLock } from "../toolchain/setup-lock.mjs";
+import { ROOT } from "../toolchain/project.mjs";
+import { FailedStep, mustRunStep } from "../toolchain/step.mjs";
 
-const SKIPS = join(ROOT, "scripts", "toolchain", "test-skips.mjs");
-const FAILURES = join(ROOT, "scripts", "toolchain", "test-failures.mjs");
+const RUNNER = join(ROOT, "scripts", "tests", "run-files.mjs");
 /** More failures than these are not caused by timing. */
 const MOST_RETRIED = 12;
-/** Tests often wait, so three at a time suit even two processors. */
-const FILES_AT_ONCE = 3;
-/** Time limit of a test file. */
-const TEST_TIMEOUT_MS = 10 * 60 * 1000;
+/** Tests wait for half of their time, so four at a time suit two processors. */
+const FILES_AT_ONCE = 4;
+/** They measure the event loop of a server by the millisecond, so nothing runs beside them. */
+const ALONE = ["test/src/e2e/faults/held-loop.test.ts"];
+/** Time limit of a test file with all that it leaves open, and of each of its tests. */
+const FILE_LIMIT_MS = 10 * 60 * 1000;
+const SLOWEST = 10;
 
-/** Globs of the test files to run: all, or those of the named workspaces or files. */
-async function testGlobs(paths) {
-  const chosen = paths.length > 0 ? paths.map((path) => path.replace(/\/$/, "")) : await workspaces();
-  return chosen.map((path) => {
-    if (!path.endsWith(".ts")) return `${path}/dist/**/*.test.js`;
-    return path.replace("/src/", "/dist/").replace(/\.ts$/, ".js");
-  });
-}
-
-/** Runs test files. @returns the exit code, the skipped tests with their reasons, and the files with failures. */
-async function runFiles(toolchain, files, concurrency) {
+/**
+ * Runs test files. @returns the files with failures, the failed and the skipped tests with their reasons, and the seconds of
+ * each file.
+ */
+async function runFiles(toolchain, task) {
   const folder = await mkdtemp(join(tmpdir(), "coppice-test-"));
-  const reports = { [SKIPS]: join(folder, "skips.txt"), [FAILURES]: join(folder, "failures.txt") };
-  const lines = async (report) =>
-    existsSync(report) ? (await readFile(report, "utf8")).split("\n").filter(Boolean) : [];
+  const path = join(folder, "task.json");
   try {
-    const code = await runStep(
-      toolchain.node,
-      [
-        "--test",
-        `--test-concurrency=${concurrency}`,
-        `--test-timeout=${TEST_TIMEOUT_MS}`,
-        "--test-reporter=spec",
-        "--test-reporter-destination=stdout",
-        ...Object.entries(reports).flatMap(([reporter, file]) => [
-          `--test-reporter=${reporter}`,
-          `--test-reporter-destination=${file}`,
-        ]),
-        ...files,
-      ],
+    await writeFile(path, JSON.stringify({ ...task, limitMs: FILE_LIMIT_MS }));
+    await mustRunStep("the run of the tests", toolchain.node, [RUNNER, path], {
       // Processes share one cache of compiled code.
-      { env: { ...toolchain.environment, NODE_COMPILE_CACHE: join(folder, "compiled") } },
-    );
-    return { code, skipped: await lines(reports[SKIPS]), failed: await lines(reports[FAILURES]) };
+      env: { ...toolchain.environment, NODE_COMPILE_CACHE: join(folder, "compiled") },
+    });
+    return JSON.parse(await readFile(path, "utf8"));
   } finally {
     await rm(folder, { recursive: true, force: true });
   }
 }
 
+function printLines(title, lines) {
+  console.log(`\n${title}${lines.length > 0 ? ":" : ""}`);
+  for (const line of lines) console.log(`  ${line}`);
+}
+
+function linesOf({ file, test, reason }) {
+  return [`${sourceOf(file)}: ${test}`, ...reason.map((line) => `  ${line}`)];
+}
+
+/** As `runFiles`: several at a time, and at last those that have to be alone. */
+async function runAll(toolchain, files, isWhole) {
+  const isAlone = (file) => ALONE.includes(sourceOf(file));
+  const results = [];
+  for (const [part, filesAtOnce] of [
+    [files.filter((file) => !isAlone(file)), FILES_AT_ONCE],
+    [files.filter(isAlone), 1],
+  ])
+    if (part.length > 0) results.push(await runFiles(toolchain, { files: part, filesAtOnce, isWhole }));
+  const all = (name) => results.flatMap((result) => result[name]);
+  return {
+    failed: all("failed"),
+    failures: all("failures"),
+    skipped: all("skipped"),
+    seconds: all("seconds"),
+  };
+}
+
 /**
- * Runs the tests, and prints the skipped ones with their reasons. Files with failures run a second time, alone:
- * several at a time keep this machine busy, and some tests depend on time. Their names are printed, too.
+ * Runs the tests, and prints the slowest files, the failures, and the skipped tests with their reasons. Files with
+ * failures run a second time, alone: several at a time keep this machine busy, and some tests depend on time.
  */
-async function runTests(toolchain, globs) {
-  const first = await runFiles(toolchain, globs, FILES_AT_ONCE);
-  let { code } = first;
-  // A name that is no test file would pass as an empty run: an older Node does not report which file failed.
-  const isKnown = first.failed.length > 0 && first.failed.every((file) => file.endsWith(".test.js"));
-  if (code !== 0 && isKnown && first.failed.length <= MOST_RETRIED) {
-    console.log(`\nOnce more, one at a time:\n${first.failed.map((file) => `  ${file}\n`).join("")}`);
-    code = (await runFiles(toolchain, first.failed, 1)).code;
-    console.log(
-      `\n${first.failed.length} files needed a second run${code === 0 ? "" : ", and not all of them passed"}`,
+async function runTests(toolchain, { files, leftOut, isWhole, record }) {
+  const first = await runAll(toolchain, files, isWhole);
+  let { failed, failures } = first;
+  const isRepeated = failed.length > 0 && failed.length <= MOST_RETRIED;
+  if (isRepeated) {
+    printLines("Once more, one at a time", failed.map(sourceOf));
+    ({ failed, failures } = await runFiles(toolchain, { files: failed, filesAtOnce: 1 }));
+  }
+  const slowest = first.seconds.sort(([, one], [, other]) => other - one).slice(0, SLOWEST);
+  if (isWhole)
+    printLines(
+      "The slowest files",
+      slowest.map(([file, seconds]) => `${seconds.toFixed(0).padStart(4)} s  ${sourceOf(file)}`),
+    );
+  printLines(`${first.skipped.length + leftOut.length} skipped`, [
+    ...leftOut.map(
+      (file) => `left out: ${sourceOf(file)} (nothing that it is about has changed since it passed)`,
+    ),
+    ...first.skipped.map(({ test }) => test),
+  ]);
+  // Last, where a log that is cut short still has them.
+  if (isRepeated) {
+    const count = first.failed.length;
+    printLines(`${count} files failed beside others, and ran again alone`, first.failures.flatMap(linesOf));
+  }
+  if (failed.length > 0) {
+    const what = isRepeated ? "of them failed again" : "files failed";
+    printLines(`${failed.length} ${what}`, failures.flatMap(linesOf));
+    printLines(
+      "Each is run again by",
+      failed.map((file) => `npm test -- ${sourceOf(file)}`),
     );
   }
-  console.log(`\n${first.skipped.length} skipped${first.skipped.length > 0 ? ":" : ""}`);
-  for (const line of first.skipped) console.log(`  ${line}`);
-  return code;
+  await record({ failed, skipped: first.skipped });
+  return failed.length === 0 ? 0 : 1;
 }
 
 /** Fetches the tools that only tests use. @returns environment variables with their paths. */
@@ -106,7 +137,12 @@ export async function run(paths) {
   // The tests run even after a finding of the linter.
   const lintError = areFiles ? undefined : await lint(toolchain).catch((error) => error);
   Object.assign(toolchain.environment, await fetched);
-  const code = await runTests(toolchain, await testGlobs(paths));
+  releaseSetupLock();
+  // Who names tests, or asks for all variants, wants all of them.
+  const isAll = paths.length > 0 || process.env.COPPICE_TEST_VARIANTS !== undefined;
+  const { environment, ...chosen } = await withoutProven(await testFiles(paths), isAll);
+  Object.assign(toolchain.environment, environment);
+  const code = await runTests(toolchain, { ...chosen, isWhole: !areFiles });
   if (lintError !== undefined && !(lintError instanceof FailedStep)) throw lintError;
   if (lintError !== undefined) console.error(`coppice: ${lintError.message}`);
   return code === 0 && lintError !== undefined ? 1 : code;

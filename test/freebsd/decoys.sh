@@ -27,15 +27,12 @@ plant() {
   zfs create $own -o coppice:state=running decoy/jails/volume-decoy
   echo theirs | tee "$directory/decoy/e2b-decoy1/file" > "$directory/decoy/volume-decoy/file"
   zfs snapshot -o coppice:snapshot=kept decoy/jails/e2b-decoy1@kept
-  zfs create -o coppice:builder="$owner" -o coppice:name=science decoy/jails/template-science-0123456789abcdef
-  zfs snapshot decoy/jails/template-science-0123456789abcdef@decoy
 
   zfs clone $else $creating coppice/jails/_template@base coppice/jails/e2b-decoy4
   zfs create coppice/jails/e2b-decoy5
   zfs snapshot -o coppice:snapshot=kept coppice/jails/e2b-decoy5@kept
   zfs create $else -o coppice:state=retained coppice/jails/e2b-decoy6
   zfs create $else -o coppice:state=running coppice/jails/volume-decoy
-  zfs create -o coppice:builder=somebody-else -o coppice:name=science coppice/jails/template-science-decoy
   zfs create coppice/jails/decoy
   zfs create $own $creating coppice/jails/decoy/e2b-decoy7
   zfs create $own $creating -o mountpoint="$directory/decoy8" coppice/e2b-decoy8
@@ -63,7 +60,7 @@ show() {
   zpool history -il decoy
   properties decoy
   # All datasets share the free space of the pool.
-  for name in jails/e2b-decoy4 jails/e2b-decoy5 jails/e2b-decoy6 jails/volume-decoy jails/template-science-decoy jails/decoy e2b-decoy8; do
+  for name in jails/e2b-decoy4 jails/e2b-decoy5 jails/e2b-decoy6 jails/volume-decoy jails/decoy e2b-decoy8; do
     properties "coppice/$name"
   done | grep -v "	available	"
   zpool history coppice | grep decoy

@@ -13,15 +13,13 @@
 #   ifconfig BRIDGE
 #   ifconfig -g GROUP
 #   ifconfig -a                                     of each interface its description and its groups
-#   ifconfig loN inet ADDRESS/32 alias      a table alone: share-stack.sh leads to who has the address
-#   ifconfig loN inet ADDRESS -alias
 #   ifconfig epairNa destroy
 # Source: sbin/ifconfig/ifconfig.c (main, ifcreate_ioctl, status), ifclone.c (ifclonecreate, clone_destroy), ifbridge.c
 # (setbridge_add, setbridge_private, unsetbridge_learn, setbridge_static), ifgroup.c (setifgroup, getifgroups, printgroup).
 # Not here: every other interface and option; the numbers of bridges; ND6.
 state=$(dirname "$0")/../state
 net=$state/net
-mkdir -p "$net/groups" "$net/static" "$net/aliases" "$net/lent"
+mkdir -p "$net/groups" "$net/static" "$net/lent"
 exec 9> "$net/lock"
 flock 9
 fail() { echo "ifconfig: $*" >&2; exit 1; }
@@ -94,21 +92,10 @@ epair*" destroy")
     if [ -s "$file.new" ]; then mv "$file.new" "$file"; else rm -f "$file" "$file.new"; fi
   done
   ;;
-lo*" inet "*"/32 alias")
-  is_there "$1" || fail "interface $1 does not exist"
-  : > "$net/aliases/$1 ${3%/32}"
-  ;;
-lo*" inet "*" -alias")
-  is_there "$1" || fail "interface $1 does not exist"
-  rm "$net/aliases/$1 ${3%/32}" 2> /dev/null || fail "ioctl (SIOCDIFADDR): Can't assign requested address"
-  ;;
 *" "*) fail "usage: ifconfig interface [parameters]" ;;
 *)
   is_there "$1" || fail "interface $1 does not exist"
   ip -4 -oneline address show dev "$1" | sed 's|.* inet \([0-9.]*\)/.*|\tinet \1 netmask 0xfffff000|'
-  for file in "$net/aliases/$1 "*; do
-    [ -f "$file" ] && printf '\tinet %s netmask 0xffffffff\n' "${file##* }"
-  done
   exit 0
   ;;
 esac

@@ -43,7 +43,7 @@ static bool read_jail(const char *folder, const char *file, struct jail *jail) {
   FILE *stream = fopen(path, "re");
   if (stream == NULL) return false;
   int init;
-  bool is_whole = fscanf(stream, "%d %d %255s %255s %15s %1023[^\n]", &jail->jid, &init, jail->name, jail->hostname, jail->address, jail->path) == 6;
+  bool is_whole = fscanf(stream, "%d %d %255s %255s %1023[^\n]", &jail->jid, &init, jail->name, jail->hostname, jail->path) == 5;
   jail->init = init;
   fclose(stream);
   return is_whole;
@@ -125,7 +125,7 @@ bool write_jail(const struct jail *jail) {
   snprintf(whole, sizeof whole, "%s/jails/%s", table, jail->name);
   FILE *stream = fopen(path, "we");
   if (stream == NULL) return false;
-  fprintf(stream, "%d %d %s %s %s %s\n", jail->jid, (int)jail->init, jail->name, jail->hostname, jail->address, jail->path);
+  fprintf(stream, "%d %d %s %s %s\n", jail->jid, (int)jail->init, jail->name, jail->hostname, jail->path);
   return fclose(stream) == 0 && rename(path, whole) == 0;
 }
 

@@ -12,8 +12,6 @@ struct jail {
   /** First process of its namespaces, which keeps a jail that has no other. */
   pid_t init;
   char name[256], path[TEXT_BYTES], hostname[256];
-  /** Its `ip4.addr`; `-` where it has none. */
-  char address[16];
 };
 
 /** Finds the table by the path of the program. */

@@ -13,11 +13,9 @@
 // has not ended yet. There it is a matter of time; here it fails whenever there was one to be killed, for every mount. As
 // there, the rest is done all the same: the address goes. A mount point whose path has a link by now is left, too.
 //
-// A jail without `vnet` has to have `ip4.addr = "INTERFACE|ADDRESS/32"`: then share-stack.sh says what it shares.
-//
 // A jail with `vnet` gives the interfaces back that it was given (return-links.sh).
 //
-// A removed jail is dying until nothing refers to it any more, which keeps neither its name nor its address from a new one.
+// A removed jail is dying until nothing refers to it any more, which does not keep its name from a new one.
 //
 // Source: usr.sbin/jail/jail.c (main, create_jail), command.c (next_command, run_command, finish_command, term_procs,
 // check_path), config.c (load_config, check_intparams, import_params), lib/libjail/jail.c (jailparam_set), and
@@ -204,7 +202,7 @@ static bool is_set(const char *name) {
 /** Parameters of FreeBSD 14's kernel and jail(8), as far as they are used here. */
 static void check_names(void) {
   static const char *const known[] = {
-      "path", "host.hostname", "host.hostuuid", "persist", "vnet", "ip4", "ip6", "ip4.addr", "securelevel",
+      "path", "host.hostname", "host.hostuuid", "persist", "vnet", "securelevel",
       "devfs_ruleset", "enforce_statfs", "children.max", "sysvmsg", "sysvsem", "sysvshm", "exec.clean", "exec.timeout",
       "exec.prestart", "exec.created", "exec.start", "exec.poststart", "exec.prestop", "exec.stop", "exec.poststop",
       "stop.timeout", "mount", "mount.devfs", "mount.fdescfs", "mount.procfs", "vnet.interface", "allow.set_hostname", "allow.noset_hostname",
@@ -329,33 +327,11 @@ static bool unmount_all(const char *root, bool is_used) {
   return is_whole;
 }
 
-// --- its address
-
-struct address {
-  char link[16], text[16];
-};
-
-/** The value of `ip4.addr`. @return whether there is one. */
-static bool read_address(struct address *address) {
-  const char *value = value_of("ip4.addr");
-  if (value == NULL) return false;
-  if (sscanf(value, "%15[a-z0-9]|%15[0-9.]/32", address->link, address->text) != 2) fail("%s: ip4.addr: not an IPv4 address: %s", subject, value);
-  return true;
-}
-
 /** Runs one of the programs beside this one. @return whether it ended with 0. */
 static bool run_beside(const char *program, const char *words) {
   char command[2 * TEXT_BYTES];
   snprintf(command, sizeof command, "%s %s", in_table(program), words);
   return system(command) == 0;
-}
-
-/** As usr.sbin/jail/command.c hands it on, run_command: IP__IP4_IFADDR. @param what `alias` or `-alias` */
-static bool change_alias(const struct address *address, const char *what) {
-  char words[128];
-  snprintf(words, sizeof words, "%s inet %s/32 %s", address->link, address->text, what);
-  note("run command: /sbin/ifconfig %s", words);
-  return run_beside("../bin/ifconfig", words);
 }
 
 // --- the jail
@@ -481,11 +457,6 @@ static void create(bool wants_number) {
   snprintf(jail.name, sizeof jail.name, "%s", subject);
   snprintf(jail.path, sizeof jail.path, "%s", path);
   snprintf(jail.hostname, sizeof jail.hostname, "%s", hostname ? hostname : subject);
-  struct address address;
-  bool has_address = read_address(&address);
-  snprintf(jail.address, sizeof jail.address, "%s", has_address ? address.text : "-");
-  if (has_address && is_set("vnet")) fail("%s: vnet jails cannot have IP address restrictions", subject);
-  if (has_address && !change_alias(&address, "alias")) fail("%s: ip4.addr: failed", subject);
   for (unsigned index = 0; index < parameter_count; index++) {
     if (strcmp(parameters[index].name, "mount") == 0) mount_line(path, parameters[index].value);
   }
@@ -503,11 +474,8 @@ static void create(bool wants_number) {
     unmount_all(path, false);
     fail("%s: jail_set: %s", subject, length > 0 ? reason : strerror(errno));
   }
-  char words[64];
-  snprintf(words, sizeof words, "%d %s", (int)jail.init, address.text);
-  bool is_connected = !has_address || run_beside("../bin/share-stack", words);
   jail.jid = next_jid();
-  if (!is_connected || jail.jid < 0 || start_warden(&jail) < 0 || !write_jail(&jail)) {
+  if (jail.jid < 0 || start_warden(&jail) < 0 || !write_jail(&jail)) {
     kill(jail.init, SIGKILL);
     unmount_all(path, false);
     fail("%s: jail_set: %s", subject, strerror(errno));
@@ -549,18 +517,13 @@ static bool end(const struct jail *jail) {
   // A child that was forked meanwhile.
   while (signal_all(jail, SIGKILL) > 0) usleep(1000);
   int process = (int)syscall(SYS_pidfd_open, jail->init, 0);
-  char shared[64], lent[64];
+  char lent[64];
   snprintf(lent, sizeof lent, "net/lent/%d", (int)jail->init);
   if (access(in_table(lent), F_OK) == 0) {
     snprintf(lent, sizeof lent, "%d", (int)jail->init);
     run_beside("../bin/return-links", lent);
   }
   kill(jail->init, SIGKILL);
-  snprintf(shared, sizeof shared, "net/shared/%d", (int)jail->init);
-  if (access(in_table(shared), F_OK) == 0) {
-    snprintf(shared, sizeof shared, "-d %d", (int)jail->init);
-    run_beside("../bin/share-stack", shared);
-  }
   struct pollfd gone = {process, POLLIN, 0};
   if (process >= 0) poll(&gone, 1, 30000);
   forget_jail(jail);
@@ -580,8 +543,6 @@ static void destroy(const char *path) {
   run_hooks("exec.poststop");
   if (!has_file) return;
   bool is_whole = unmount_all(jail.path, is_used);
-  struct address address;
-  if (read_address(&address)) is_whole &= change_alias(&address, "-alias");
   if (!is_whole) exit(1);
 }
 

@@ -4,9 +4,9 @@
 //   jls [-dn] --libxo json [-j JAIL] [PARAMETER …]     the same as JSON, every value a string, but a boolean with -n
 //
 // Source: usr.sbin/jls/jls.c (main, print_jail, special_print) and lib/libjail/jail.c (jailparam_get). Not here: -h, -s,
-// -v, -N, other formats of libxo, the columns without parameters, ip4.addr as JSON, which is a list, other parameters.
+// -v, -N, other formats of libxo, the columns without parameters, other parameters.
 //
-// Parameters: jid, name, path, host.hostname, ip4.addr, dying, persist.
+// Parameters: jid, name, path, host.hostname, dying, persist.
 #define _GNU_SOURCE
 #include <getopt.h>
 #include <stdio.h>
@@ -25,7 +25,6 @@ static const char *value_of(const struct jail *jail, const char *name) {
   if (strcmp(name, "name") == 0) return jail->name;
   if (strcmp(name, "path") == 0) return jail->path;
   if (strcmp(name, "host.hostname") == 0) return jail->hostname;
-  if (strcmp(name, "ip4.addr") == 0) return jail->address;
   if (strcmp(name, "dying") == 0) return is_dead ? "true" : "false";
   if (strcmp(name, "persist") == 0) return "true";
   return NULL;

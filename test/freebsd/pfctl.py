@@ -1,26 +1,21 @@
 #!/usr/bin/python3 -IS
 """Stands in for pfctl(8) as its manual has it, and for the part of pf(4) behind it that is asked for.
 
-  pfctl [-q] -a ANCHOR -f -            loads the rules of an anchor, those of nat too: all or none of them. Without a
+  pfctl [-q] -a ANCHOR -f -            loads the rules of an anchor: all or none of them. Without a
                                        rule the anchor is gone afterwards, whether it was there or not
   pfctl [-q] -a ANCHOR -F all          flushes them, see below
   pfctl -a ANCHOR -s Anchors           the anchors directly below one
   pfctl -a ANCHOR -s rules             what was loaded
-  pfctl -s info | rules | nat          that it is enabled; the main rulesets: an anchor `coppice/*`, then a block
-  pfctl -v -s Interfaces               interfaces, and which of them pf does not look at: none
-  pfctl [-i INTERFACE] [-vv] -s states       the states that rules with `keep state` made; with -vv, their ids
+  pfctl -s info | rules                that it is enabled; the main ruleset: an anchor `coppice/*`, then a block
+  pfctl -i INTERFACE -s states         the states that rules with `keep state` made
   pfctl [-q] [-M] -i INTERFACE -k SOURCE [-k DESTINATION]   kills states
-  pfctl [-q] -k label -k LABEL | -k id -k ID
 
 Rules are those of pf.conf(5), each with `quick`. As pf does, it looks a packet up in the states before it goes
 through rules, a rule that passes TCP matches SYN alone (`flags S/SA` is the default), and a state goes on when the
 rules change. What an epair sends meets the rules of that epair, then those of its bridge; what is sent to it meets
 those of the bridge alone, as if_bridge(4) has it with net.link.bridge.pfil_local_phys=1.
 
-What a jail sends that shares the stack of the host (share-stack.sh) meets rules of nat on em0 first where it leaves
-there, and the other rules with the address that it then has, and the tag; what stays on the host has its own. Without
-a rule that matches, what was translated passes, and the block at the end of the main ruleset stops the rest. What such
-a jail sends to itself is never seen here. The rules become nftables.
+The rules become nftables.
 
 Two generations, by the file `pfctl-release` of the host's state: 14 and 15. `-F all` empties the rules, then the tables
 (sbin/pfctl/pfctl_table.c: pfctl_clear_tables and pfctl_table in 14, pfctl_do_clear_tables in 15). pfr_clr_tables
@@ -30,13 +25,11 @@ Rules that were replaced hold their tables until the purge thread frees them, an
 for that long, HELD_SECONDS here and about ten on FreeBSD. Not done here: tables that other anchors refer to, `persist`,
 the main ruleset, and reading of any rule that Coppice does not write.
 
-Source: sbin/pfctl/pfctl.c (main, pfctl_rules, pfctl_show_anchors, pfctl_show_rules, pfctl_show_nat, pfctl_show_status,
-pfctl_show_states, pfctl_net_kill_states, pfctl_label_kill_states, pfctl_id_kill_states), pfctl_table.c (pfctl_show_ifaces,
-print_iface), and sbin/pfctl/pf_print_state.c (print_state).
+Source: sbin/pfctl/pfctl.c (main, pfctl_rules, pfctl_show_anchors, pfctl_show_rules, pfctl_show_status,
+pfctl_show_states, pfctl_net_kill_states), and sbin/pfctl/pf_print_state.c (print_state).
 """
 import fcntl
 import getopt
-import hashlib
 import ipaddress
 import json
 import os
@@ -51,12 +44,11 @@ HELD_SECONDS = 2
 KEY = "ip saddr . th sport . ip daddr . th dport . meta l4proto"
 REVERSED = "ip daddr . th dport . ip saddr . th sport . meta l4proto"
 RULE = re.compile(
-    r"(?P<action>block drop|block return|pass)(?: (?P<way>in|out))? quick(?: on (?P<link>[a-z0-9_]+))?"
+    r"(?P<action>block drop|block return|pass) (?P<way>in|out) quick on (?P<link>[a-z0-9_]+)"
     r"(?: (?P<family>inet6?))?(?: proto \{ (?P<protocols>[a-z, ]+) \})?"
-    r" (?:all|from (?P<negated>! )?(?P<source>\S+) to (?P<destination>\S+)(?: port (?P<port>\d+|\{ [\d, ]+ \}))?)"
-    r"(?: tagged (?P<tag>\S+))?(?: (?P<state>no state|keep state \(if-bound, max \d+\)))?(?: label \"(?P<label>\S+)\")?"
+    r" (?:all|from (?P<negated>! )?(?P<source>\S+) to (?P<destination>\S+)(?: port (?P<port>\d+))?)"
+    r"(?: (?P<state>no state|keep state \(if-bound, max \d+\)))?"
 )
-NAT = re.compile(r"nat on (?P<link>em0) inet from (?P<source>[0-9.]+) to any tag (?P<tag>\S+) -> \(em0\)")
 TABLE = re.compile(r"table <(\w+)> const \{ ([0-9./, ]+) \}")
 
 
@@ -80,26 +72,13 @@ def address_match(field, text, tables):
     return f"ip {field} {{ {merged} }}"
 
 
-def mark_of(tag):
-    """What says on Linux that a packet has a tag; 0 is none, and 1 the mark of what a rule answers with."""
-    return 2 + int.from_bytes(hashlib.sha256(tag.encode()).digest()[:3], "big")
-
-
-def translate(rule, tables, chain):
+def translate(rule, tables):
     """One rule of pf, as rules of nftables in a chain."""
     parts = []
-    link = rule["link"] or ""
-    if link.startswith("epair"):
-        parts.append(f'iifname "{link}"')
-    elif chain == "stack_out" and link:
-        parts.append(f'oifname "{link}"')
+    if rule["link"].startswith("epair"):
+        parts.append(f'iifname "{rule["link"]}"')
     if rule["family"]:
         parts.append("meta nfproto " + {"inet": "ipv4", "inet6": "ipv6"}[rule["family"]])
-    if rule["tag"]:
-        parts.append(f"meta mark {mark_of(rule['tag'])}")
-    elif chain == "stack_out" and rule["source"] != "any":
-        # Another address is what it has by now, where it was translated.
-        parts.append("meta mark 0")
     if rule["source"] and rule["source"] != "any":
         parts.append("ip saddr " + ("!= " if rule["negated"] else "") + rule["source"])
     if rule["destination"]:
@@ -109,14 +88,14 @@ def translate(rule, tables, chain):
     match = " ".join(part for part in parts if part)
     protocols = rule["protocols"]
     within = f"meta l4proto {{ {protocols} }} {match}" if protocols else match
-    if rule["action"] == "block drop" or (rule["action"] == "block return" and chain == "stack_in"):
+    if rule["action"] == "block drop":
         return [f"{within} drop"]
     if rule["action"] == "block return":
         answer = "meta mark set 1 reject"
         return [f"{within} meta l4proto tcp {answer} with tcp reset", f"{within} {answer}"]
     if rule["state"] == "no state":
         return [f"{within} accept"]
-    keep = f"add @{'states' if chain.startswith('bridge') else 'stack_states'} {{ {KEY} }} accept"
+    keep = f"add @states {{ {KEY} }} accept"
     lines = {
         "tcp": f"meta l4proto tcp {match} tcp flags & (syn | ack) == syn {keep}",
         "udp": f"meta l4proto udp {match} {keep}",
@@ -126,47 +105,34 @@ def translate(rule, tables, chain):
     return [*lines.values(), f"{match} meta l4proto != {{ tcp, udp }} accept"]
 
 
-CHAINS = ("member", "bridge_in", "bridge_out", "translation", "stack_out", "stack_in")
+CHAINS = ("member", "bridge_in", "bridge_out")
 
 
-def chains_of(rule):
-    link, way = rule["link"] or "", rule["way"]
-    if link.startswith("epair"):
-        return ["member"]
-    if link == "coppicenet0":
-        return ["bridge_in" if way == "in" else "bridge_out"]
-    return [chain for chain in ("stack_out", "stack_in") if way is None or chain.endswith(way)]
+def chain_of(rule):
+    return "member" if rule["link"].startswith("epair") else f"bridge_{rule['way']}"
 
 
 def parse(text):
-    """@return rules of nftables by the chain that they belong to, and the address that each label stands for."""
+    """@return rules of nftables by the chain that they belong to."""
     chains = {name: [] for name in CHAINS}
-    tables, addresses, labels = {}, {}, {}
+    tables = {}
     for number, line in enumerate(text.splitlines(), 1):
         table = TABLE.fullmatch(line)
-        nat = NAT.fullmatch(line)
         rule = RULE.fullmatch(line)
         try:
             if table:
                 tables[table[1]] = [ipaddress.ip_network(each.strip(), strict=False) for each in table[2].split(",")]
-            elif nat:
-                source, tag = str(ipaddress.ip_address(nat["source"])), nat["tag"]
-                addresses[tag] = source
-                chains["translation"].append(f'oifname "{nat["link"]}" ip saddr {source} meta mark set {mark_of(tag)}')
             elif rule:
-                for chain in chains_of(rule):
-                    chains[chain] += translate(rule.groupdict(), tables, chain)
-                if rule["label"]:
-                    labels[rule["label"]] = addresses[rule["tag"]] if rule["tag"] else rule["source"]
+                chains[chain_of(rule)] += translate(rule.groupdict(), tables)
             else:
                 raise ValueError(line)
         except (KeyError, ValueError):
             fail(f"stdin:{number}: syntax error", "pfctl: Syntax error in config file: pf rules not loaded")
-    return chains, labels
+    return chains
 
 
 def anchors():
-    return sorted(name.replace("%", "/") for name in os.listdir(STATE) if name not in ("lock", "labels", "held"))
+    return sorted(name.replace("%", "/") for name in os.listdir(STATE) if name not in ("lock", "held"))
 
 
 def path_of(anchor):
@@ -214,25 +180,11 @@ def rules_of(anchor):
         return file.read()
 
 
-def remember(labels):
-    """States keep the label of the rule that made them, also when it is gone."""
-    directory = os.path.join(STATE, "labels")
-    os.makedirs(directory, exist_ok=True)
-    for label, address in labels.items():
-        with open(os.path.join(directory, label), "w", encoding="utf8") as file:
-            file.write(address)
-
-
 def apply():
     chains = {name: [] for name in CHAINS}
     for anchor in anchors():
-        for chain, rules in parse(rules_of(anchor))[0].items():
+        for chain, rules in parse(rules_of(anchor)).items():
             chains[chain] += rules
-    shared = 'iifname != "lo1.*" accept'
-    # A connection that a nat rule matched has a state, whichever rule passes it.
-    passed = f"meta l4proto {{ tcp, udp }} add @stack_states {{ {KEY} }} accept"
-    rules = [*chains["translation"], *chains["stack_out"]]
-    stack = [f"{KEY} @stack_states accept", *rules, "meta mark 0 drop", passed]
     # pf does not filter its own answers. A reset has the mark of the packet that it answers (fwmark_reflect).
     answers = ["meta mark 1 accept", "icmp type destination-unreachable fib saddr type local accept"]
     heads = {
@@ -247,19 +199,9 @@ def apply():
             50,
             ['oifname != "epair*" accept', *answers, f"{REVERSED} @states accept", *chains["bridge_out"], "drop"],
         ),
-        "stack_leaves": ("forward", 0, [shared, *stack]),
-        "stack_stays": ("input", 0, [shared, *stack]),
-        "stack_in": (
-            "postrouting",
-            50,
-            ['oifname != "lo1.*" accept', *answers, f"{REVERSED} @stack_states accept", *chains["stack_in"], "drop"],
-        ),
     }
     states = "type ipv4_addr . inet_service . ipv4_addr . inet_service . inet_proto; flags dynamic; size 65535;"
-    text = f"table inet pf {{ set states {{ {states} }}; set stack_states {{ {states} }}; }}\n"
-    text += "table inet pf { chain translation { type nat hook postrouting priority 100\n }; }\n"
-    text += "flush chain inet pf translation\n"
-    text += 'add rule inet pf translation iifname "lo1.*" oifname "em0" meta mark != 0 masquerade\n'
+    text = f"table inet pf {{ set states {{ {states} }}; }}\n"
     for chain, (hook, priority, rules) in heads.items():
         lines = "\n".join(rules)
         text += f"table inet pf {{ chain {chain} {{ type filter hook {hook} priority {priority}\n }}; }}\n"
@@ -268,72 +210,37 @@ def apply():
     nft("-f", "-", text=text)
 
 
-def states(name):
+def states():
     """Source, port, destination, port and protocol of each."""
     try:
-        listed = json.loads(nft("-j", "list", "set", "inet", "pf", name))
+        listed = json.loads(nft("-j", "list", "set", "inet", "pf", "states"))
     except subprocess.CalledProcessError:
         return []
     elements = next(each["set"] for each in listed["nftables"] if "set" in each).get("elem", [])
     return [(each["elem"]["val"] if "elem" in each else each)["concat"] for each in elements]
 
 
-def identify(state):
-    return hashlib.sha256(repr(state).encode()).hexdigest()[:16]
-
-
-def remove(name, wanted):
-    for state in states(name):
-        if wanted(state):
-            nft("delete", "element", "inet", "pf", name, "{ " + " . ".join(map(str, state)) + " }")
-
-
-def kill_labelled(label):
-    try:
-        with open(os.path.join(STATE, "labels", label), encoding="utf8") as file:
-            address = file.read()
-    except FileNotFoundError:
-        return
-    remove("stack_states", lambda state: state[0] == address)
-
-
 def kill(hosts):
-    if hosts[0] == "label":
-        return kill_labelled(hosts[1])
-    if hosts[0] == "id":
-        return remove("stack_states", lambda state: identify(state) == hosts[1])
     networks = [ipaddress.ip_network(host, strict=False) for host in hosts]
 
-    def is_wanted(state):
-        return all(ipaddress.ip_address(end) in network for end, network in zip((state[0], state[2]), networks))
+    for state in states():
+        if all(ipaddress.ip_address(end) in network for end, network in zip((state[0], state[2]), networks)):
+            nft("delete", "element", "inet", "pf", "states", "{ " + " . ".join(map(str, state)) + " }")
 
-    remove("states", is_wanted)
 
-
-def show_states(link, verbosity):
-    for source, source_port, destination, port, protocol in states("states") if link != "em0" else []:
+def show_states():
+    for source, source_port, destination, port, protocol in states():
         ends = f"{destination}:{port} <- {source}:{source_port}"
         print(f"coppicenet0 {protocol} {ends}       ESTABLISHED:ESTABLISHED")
-    for state in states("stack_states") if link in (None, "em0") else []:
-        source, source_port, destination, port, protocol = state
-        ends = f"203.0.113.1:{source_port} ({source}:{source_port}) -> {destination}:{port}"
-        print(f"em0 {protocol} {ends}       ESTABLISHED:ESTABLISHED")
-        if verbosity >= 2:
-            print("   age 00:00:01, expires in 23:59:59, 2:2 pkts, 128:128 bytes, rule 3")
-            print(f"   id: {identify(state)} creatorid: 0a0b0c0d")
 
 
-def show(what, anchor, link, verbosity):
+def show(what, anchor):
     if what == "info":
         print("Status: Enabled for 0 days 00:00:01           Debug: Urgent")
     elif what == "rules" and anchor is None:
         print('anchor "coppice/*" all')
         print("block drop quick on coppicenet0 all")
         print("block drop quick inet from 10.78.0.0/20 to any")
-    elif what == "nat" and anchor is None:
-        print('nat-anchor "coppice/*" all')
-    elif what == "Interfaces":
-        print("all\ncoppicenet0\nem0\nlo0\nlo1")
     elif what == "rules":
         print(rules_of(anchor) if anchor in anchors() else "", end="")
     elif what == "Anchors":
@@ -341,18 +248,18 @@ def show(what, anchor, link, verbosity):
             if name.startswith(f"{anchor}/"):
                 print(f"  {name}")
     elif what == "states":
-        show_states(link, verbosity)
+        show_states()
     else:
         fail(f"pfctl: Unknown show modifier '{what}'")
 
 
 def main():
     try:
-        pairs, rest = getopt.getopt(sys.argv[1:], "a:f:F:i:k:s:qMv")
+        pairs, rest = getopt.getopt(sys.argv[1:], "a:f:F:i:k:s:qM")
     except getopt.GetoptError as error:
-        fail(f"pfctl: {error}", "usage: pfctl [-qMv] [-a anchor] [-f file] [-F modifier] [-i interface] [-k host] [-s modifier]")
+        fail(f"pfctl: {error}", "usage: pfctl [-qM] [-a anchor] [-f file] [-F modifier] [-i interface] [-k host] [-s modifier]")
     if rest:
-        fail("usage: pfctl [-qMv] [-a anchor] [-f file] [-F modifier] [-i interface] [-k host] [-s modifier]")
+        fail("usage: pfctl [-qM] [-a anchor] [-f file] [-F modifier] [-i interface] [-k host] [-s modifier]")
     options = dict(pairs)
     anchor = options.get("-a")
     os.makedirs(STATE, exist_ok=True)
@@ -360,7 +267,7 @@ def main():
         fcntl.flock(lock, fcntl.LOCK_EX)
         if "-f" in options:
             text = sys.stdin.read()
-            remember(parse(text)[1])
+            parse(text)
             if text.strip() == "":
                 remove_anchor(anchor)
             else:
@@ -375,7 +282,7 @@ def main():
         elif "-k" in options:
             kill([value for name, value in pairs if name == "-k"])
         elif "-s" in options:
-            show(options["-s"], anchor, options.get("-i"), sum(name == "-v" for name, _ in pairs))
+            show(options["-s"], anchor)
 
 
 main()

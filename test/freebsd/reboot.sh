@@ -11,7 +11,7 @@ for _ in $(seq 50); do
   for point in $points; do umount --force "$point" 2> /dev/null; done
   sleep 0.1
 done
-for link in $(ip -oneline link show | sed -n 's/^[0-9]*: \(epair[0-9]*a\|lo1\.[^@:]*\)[@:].*/\1/p'); do
+for link in $(ip -oneline link show | sed -n 's/^[0-9]*: \(epair[0-9]*a\)[@:].*/\1/p'); do
   ip link delete "$link"
 done
 nft delete table inet pf 2> /dev/null

@@ -1,13 +1,11 @@
 #!/bin/sh
-# Connects a host made by set-up-host.sh to what plays the internet, and makes it the interfaces that its rc.conf would,
-# a bridge and lo1: `set-up-network.sh PORT`; name servers' port is served outside, too. The addresses outside are those of documentation, and one private one.
+# Connects a host made by set-up-host.sh to what plays the internet, and makes it the bridge that its rc.conf would:
+# `set-up-network.sh PORT`; name servers' port is served outside, too. The addresses outside are those of documentation, and one private one.
 set -e
 port=$1
 ip link add coppicenet0 type bridge
 ip address add 10.78.0.1/20 dev coppicenet0
 ip link set coppicenet0 up
-ip link add lo1 type bridge
-ip link set lo1 up
 echo 1 > /proc/sys/net/ipv4/ip_forward
 echo 1 > /proc/sys/net/ipv4/fwmark_reflect
 setsid unshare --net -- /usr/bin/python3 "$(dirname "$0")/internet.py" "$port" 53 < /dev/null > /dev/null 2>&1 &

@@ -31,6 +31,7 @@ const REFUSED: readonly Plant[] = [
   { path: "plugins/commands/src/planted-dist.ts", imports: "@coppice/core/dist/boot/boot.js" },
   { path: "plugins/commands/src/planted-other-entry.ts", imports: "@coppice/core/kernel" },
   { path: "plugins/commands/src/planted-testing.ts", imports: "@coppice/core/testing" },
+  { path: "plugins/commands/src/planted-cases.ts", imports: "@coppice/conformance" },
   {
     path: "plugins/commands/src/planted-plugin-inside.ts",
     imports: "@coppice/plugin-files/dist/watchers.js",
@@ -43,6 +44,7 @@ const REFUSED: readonly Plant[] = [
   { path: "plugins/files/src/planted-chokidar.ts", imports: "chokidar" },
   { path: "plugins/local-process/src/planted-child.ts", imports: "node:child_process" },
   { path: "test/src/planted-dist.ts", imports: "@coppice/core/dist/boot/boot.js" },
+  { path: "bench/src/planted-dist.ts", imports: "@coppice/core/dist/boot/boot.js" },
 ];
 
 const ALLOWED: readonly Plant[] = [
@@ -55,6 +57,7 @@ const ALLOWED: readonly Plant[] = [
   { path: "plugins/commands/src/planted-plugin.ts", imports: "@coppice/plugin-files" },
   { path: "plugins/commands/src/wire/planted-own.ts", imports: "../commands.js" },
   { path: "plugins/commands/src/planted-testing.test.ts", imports: "@coppice/core/testing" },
+  { path: "plugins/commands/src/planted-cases.test.ts", imports: "@coppice/conformance" },
   { path: "plugins/commands/src/testing/planted-kit.ts", imports: "@coppice/core/testing" },
   { path: "plugins/jupyter/src/transport/zeromq-channels.ts", imports: "zeromq" },
   { path: "plugins/files/src/watch/host-watch.ts", imports: "chokidar" },
@@ -114,7 +117,7 @@ describe("the linter's import boundaries", () => {
 /** Folders whose rooms import only rooms that stand before them. */
 const ROOMS: Readonly<Record<string, readonly string[]>> = {
   "agent/src": ["built", "wire", "handover", "files"],
-  "core/src": ["kernel", "sqlite", "observe", "config", "sandbox", "http", "plugin", "boot", "cli"],
+  "core/src": ["kernel", "bounds", "sqlite", "observe", "config", "sandbox", "http", "plugin", "boot", "cli"],
   "core/src/http": ["messages", "clients", "surfaces", "creations", "peers", "targeting", "proxy"],
   "core/src/sandbox": [
     "contract",
@@ -127,10 +130,10 @@ const ROOMS: Readonly<Record<string, readonly string[]>> = {
     "life",
     "snapshots",
   ],
-  "core/src/testing/conformance": ["kit", "cases"],
+  "conformance/src": ["kit", "cases"],
   "plugins/access/src": ["keys", "audit"],
   "plugins/commands/src": ["contract", "output-log", "table", "rpc", "http"],
-  "plugins/commands-v1/src": ["sandboxes", "commands", "logs", "terminals", "runs", "archives"],
+  "plugins/commands-v1/src": ["store", "sandboxes", "commands", "logs", "terminals", "runs", "archives"],
   "plugins/shell-sessions/src": [
     "shell",
     "processes",
@@ -143,9 +146,18 @@ const ROOMS: Readonly<Record<string, readonly string[]>> = {
     "socket",
   ],
   "plugins/events/src": ["store", "webhooks"],
-  "plugins/fleet/src": ["store", "membership", "records", "placement", "routing", "observe", "verbs"],
+  "plugins/fleet/src": [
+    "trust",
+    "store",
+    "membership",
+    "records",
+    "placement",
+    "routing",
+    "observe",
+    "verbs",
+  ],
   "plugins/files/src": ["watch", "service", "headers", "http", "rpc"],
-  "plugins/jail-freebsd/src": ["host", "jails", "zfs", "network", "templates"],
+  "plugins/jail-freebsd/src": ["host", "jails", "zfs", "network"],
   "plugins/jupyter/src": ["json", "transport", "programs", "kernel", "contexts", "e2b", "server"],
   "plugins/linux-namespaces/src": ["launcher", "limits", "templates", "storage", "network"],
   "plugins/local-process/src": ["files", "processes", "directories"],
@@ -155,6 +167,7 @@ const ROOMS: Readonly<Record<string, readonly string[]>> = {
     "store",
     "uploads",
     "images",
+    "debian",
     "guest",
     "steps",
     "builds",
@@ -167,7 +180,7 @@ const ROOMS: Readonly<Record<string, readonly string[]>> = {
     "client",
     "verbs",
   ],
-  "test/src/bench": ["kit", "report", "benchmarks", "rows"],
+  "bench/src": ["kit", "report", "benchmarks", "rows", "soak", "fleet-faults"],
   "test/src/freebsd": ["host", "sandboxes", "faults"],
   "test/src/harness": ["host", "clients", "freebsd", "server"],
 };
@@ -187,8 +200,9 @@ describe("the rooms of a folder", () => {
           const text = await readFile(join(ROOT, folder, file), "utf8");
           for (const [, path = ""] of text.matchAll(/ from "(\.[^"]+)"/g)) {
             const [other = "", ...below] = relative(".", join(dirname(file), path)).split("/");
-            // Files at the top of the folder put the rooms together. Of these, rooms import only the configuration.
-            if (below.length === 0) assert.match(other, /-config\.js$/, `${file} imports ${path}`);
+            // Files at the top of the folder put the rooms together. Of these, rooms import only the configuration and the reasons.
+            if (below.length === 0)
+              assert.match(other, /-config\.js$|^reasons\.js$/, `${file} imports ${path}`);
             else if (other !== "..") assert.ok(rooms.indexOf(other) <= index, `${file} imports ${path}`);
           }
         }
@@ -196,9 +210,19 @@ describe("the rooms of a folder", () => {
     });
   }
 
+  it("are on the map", async () => {
+    const map = await readFile(join(ROOT, "docs/map.md"), "utf8");
+    const missing = Object.entries(ROOMS).flatMap(([folder, rooms]) =>
+      rooms.filter((room) => !map.includes(`\`${room}\``)).map((room) => `${folder}/${room}`),
+    );
+    assert.deepEqual(missing, []);
+  });
+
   it("hold no more files than can be read at a glance", async () => {
     const packages = [
       "agent",
+      "bench",
+      "conformance",
       "core",
       "test",
       ...(await readdir(join(ROOT, "plugins"))).map((name) => `plugins/${name}`),
@@ -257,8 +281,10 @@ interface Package {
 async function packages(): Promise<readonly Package[]> {
   const folders = [
     "core",
+    "conformance",
     ...(await readdir(join(ROOT, "plugins"))).map((name) => `plugins/${name}`),
     "test",
+    "bench",
   ];
   return Promise.all(
     folders.map(async (folder) => {
@@ -325,7 +351,10 @@ describe("the packages of the project", () => {
         if (imported === undefined || imported === name || dependencies.has(imported)) continue;
         // The testing kit runs inside test files and may import what they import.
         const isTest =
-          folder === "test" || file.endsWith(".test.ts") || file.startsWith(`${folder}/src/testing/`);
+          folder === "test" ||
+          folder === "bench" ||
+          file.endsWith(".test.ts") ||
+          file.startsWith(`${folder}/src/testing/`);
         if (isTest && developmentDependencies.has(imported)) continue;
         // Types do not exist at run time, but a package that a published .d.ts names has to be installed.
         if (developmentDependencies.has(`@types/${imported}`)) continue;
@@ -365,7 +394,7 @@ describe("the packages of the project", () => {
       "chokidar": /^plugins\/files\/src\/watch\/host-watch\.ts$/,
       "pino": /^core\/src\//,
       "prom-client": /^(core|plugins\/[^/]+)\/src\//,
-      "ws": /^(core|plugins\/[^/]+|test)\/src\//,
+      "ws": /^(core\/src\/http|plugins\/[^/]+\/src\/testing|test\/src)\//,
       "yaml": /^(core|test|plugins\/(jail-freebsd|templates))\/src\//,
       "zod": /^(core|plugins\/[^/]+)\/src\//,
     };

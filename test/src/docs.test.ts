@@ -60,7 +60,7 @@ describe("the documentation", () => {
     const missing: string[] = [];
     for (const page of await pages()) {
       const names = (await text(page)).matchAll(
-        /`((?:core|plugins|test|config|scripts|examples)\/[\w./-]+\.\w+)`/g,
+        /`((?:core|conformance|agent|bench|plugins|test|config|scripts|examples)\/[\w./-]+\.\w+)`/g,
       );
       for (const [, name = ""] of names) if (!existsSync(join(ROOT, name))) missing.push(`${page}: ${name}`);
     }
@@ -97,7 +97,8 @@ describe("the documentation", () => {
 
   it("has a test for every feature that it says works", async () => {
     const bare: string[] = [];
-    for (const [row = ""] of (await text("docs/compatibility.md")).matchAll(/^\|.*\|$/gm)) {
+    const pages = await Promise.all(["docs/compatibility.md", "docs/limits.md"].map(text));
+    for (const [row = ""] of pages.join("\n").matchAll(/^\|.*\|$/gm)) {
       const cells = row
         .split("|")
         .slice(1, -1)

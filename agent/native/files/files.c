@@ -208,7 +208,7 @@ void files_request(uint32_t id, const struct request *request) {
       break;
     case WRITE:
       if (request->flags & WRITE_STAGED) start_writing(id, request, &actor, &owner);
-      else send_info(id, write_in_place(request, &owner), path);
+      else write_in_place(id, request, &owner);
       break;
     case MAKE_DIRECTORY:
       make_directory(id, path, &owner);

@@ -18,6 +18,8 @@ struct place {
   // Path of the parent, whether or not links were resolved.
   char parent_path[PATH_MAX];
   bool exists;
+  // True where the entry was found by a link in its place.
+  bool is_behind_link;
   struct stat status;
 };
 
@@ -50,7 +52,8 @@ int act(const struct account *actor);
 /** Best effort: not every file system has attributes. */
 void clear_metadata(int fd);
 void set_metadata(int fd, const struct attribute *attributes, unsigned count);
-int write_in_place(const struct request *request, const struct account *owner);
+/** Answers, too. */
+void write_in_place(uint32_t id, const struct request *request, const struct account *owner);
 void start_writing(uint32_t id, const struct request *request, const struct account *actor, const struct account *owner);
 
 // list.c, remove.c

@@ -48,7 +48,7 @@ static int split(const char *path, char parent[PATH_MAX], char name[NAME_MAX + 1
 
 int find_place(const char *path, struct place *place) {
   place->parent = -1;
-  place->exists = false;
+  place->exists = place->is_behind_link = false;
   int error = split(path, place->parent_path, place->name);
   if (error != 0) return error;
   place->parent = open_directory(place->parent_path);
@@ -61,6 +61,7 @@ int find_target(const char *path, struct place *place) {
   static char next[2 * PATH_MAX];
   for (unsigned links = 0; links <= LINKS_LIMIT; links++) {
     int error = find_place(links == 0 ? path : next, place);
+    place->is_behind_link = links > 0;
     if (error != 0 || !place->exists || !S_ISLNK(place->status.st_mode)) return error;
     char target[PATH_MAX];
     ssize_t length = readlinkat(place->parent, place->name, target, sizeof target - 1);
@@ -106,7 +107,8 @@ static int make_directories(const char *path, const struct account *owner) {
     snprintf(prefix, sizeof prefix, "%.*s", (int)(end - path), path);
     snprintf(name, sizeof name, "%.*s", (int)(end - start), start);
     int directory = error == 0 ? open_directory(prefix) : -1;
-    if (error == 0 && directory < 0 && errno == ENOENT) directory = make_one(above, name, owner);
+    // `..` is missing only while the path to it changes. Opened by itself, it could lead out of the root.
+    if (error == 0 && directory < 0 && errno == ENOENT && !is_dots(name)) directory = make_one(above, name, owner);
     if (error == 0 && directory < 0) error = errno;
     close(above);
     above = directory;

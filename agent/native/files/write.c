@@ -102,7 +102,16 @@ static int overwrite(int fd, size_t size, const uint8_t *data, size_t length) {
   return is_back ? error : EIO;
 }
 
-int write_in_place(const struct request *request, const struct account *owner) {
+/** Describes the file that was written, which has the name of the request itself: another look would take as long. */
+static void send_written(uint32_t id, int fd, const char *path) {
+  struct stat status;
+  if (fstat(fd, &status) < 0) return send_info(id, errno, path);
+  struct writer frame = begin_frame(REPLY_INFO, id);
+  put_info(&frame, fd, &status, path);
+  finish_frame(&frame);
+}
+
+void write_in_place(uint32_t id, const struct request *request, const struct account *owner) {
   struct place place;
   int error = EAGAIN, fd = -1;
   bool is_new = false;
@@ -119,10 +128,10 @@ int write_in_place(const struct request *request, const struct account *owner) {
     if (fd >= 0) break;
     close_place(&place);
     // Created or removed since the lookup.
-    if (error != EEXIST && error != ENOENT && error != ELOOP) return error;
-    if (error == ELOOP && attempt > 0) return error;
+    if (error != EEXIST && error != ENOENT && error != ELOOP) break;
+    if (error == ELOOP && attempt > 0) break;
   }
-  if (fd < 0) return error;
+  if (fd < 0) return send_info(id, error, request->path.bytes);
   bool is_to_be_owned = !owner->is_self && (is_new || place.status.st_uid != owner->uid || place.status.st_gid != owner->gid);
   // For a watcher: one creation, one change of mode, one write.
   if (is_to_be_owned && fchown(fd, owner->uid, owner->gid) < 0) error = errno;
@@ -135,9 +144,10 @@ int write_in_place(const struct request *request, const struct account *owner) {
   size_t length = request->data.length;
   if (error == 0) error = is_new ? write_all(fd, data, length) : overwrite(fd, (size_t)place.status.st_size, data, length);
   if (error != 0 && is_new) unlinkat(place.parent, place.name, 0);
+  if (error == 0 && !place.is_behind_link) send_written(id, fd, request->path.bytes);
+  else send_info(id, error, request->path.bytes);
   close(fd);
   close_place(&place);
-  return error;
 }
 
 /** @return its length. */

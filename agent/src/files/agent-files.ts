@@ -99,7 +99,7 @@ export class AgentFiles implements Files {
   async write(path: string, data: AsyncIterable<Uint8Array>, options: WriteOptions = {}): Promise<FileInfo> {
     requirePath(path);
     const { writeInPlaceLimit = WRITE_IN_PLACE_LIMIT } = this.#options;
-    const held: Uint8Array[] = [];
+    const held: Buffer[] = [];
     let heldBytes = 0;
     let staged: StagedWrite | undefined;
     try {
@@ -107,7 +107,7 @@ export class AgentFiles implements Files {
         heldBytes += chunk.byteLength;
         if (staged === undefined && heldBytes <= writeInPlaceLimit) {
           // A copy: the owner of the chunk may reuse its memory.
-          held.push(Uint8Array.from(chunk));
+          held.push(Buffer.from(chunk));
           continue;
         }
         if (staged === undefined) {
@@ -116,10 +116,30 @@ export class AgentFiles implements Files {
         }
         await staged.write(chunk);
       }
-      if (staged === undefined) return await this.#writeInPlace(path, Buffer.concat(held), options);
+      const [only = Buffer.alloc(0)] = held;
+      const body = held.length > 1 ? Buffer.concat(held) : only;
+      if (staged === undefined) return await this.writeWhole(path, body, options);
       return await staged.commit();
     } catch (error) {
       staged?.abort();
+      throw error;
+    }
+  }
+
+  async writeWhole(path: string, content: Uint8Array, options: WriteOptions = {}): Promise<FileInfo> {
+    const { writeInPlaceLimit = WRITE_IN_PLACE_LIMIT } = this.#options;
+    if (content.byteLength <= writeInPlaceLimit) {
+      const payload = this.#writeRequest(path, options, false).bytes(content);
+      const errorOf = (failure: Failure): SandboxError => changeError(failure, "write", path, options);
+      if (payload.byteLength <= PAYLOAD_LIMIT)
+        return this.#requests.ask(Request.Write, payload.finish(), infoOf(path, errorOf));
+    }
+    const staged = this.#stage(path, options);
+    try {
+      await staged.write(content);
+      return await staged.commit();
+    } catch (error) {
+      staged.abort();
       throw error;
     }
   }
@@ -213,17 +233,6 @@ export class AgentFiles implements Files {
     const payload = this.#writeRequest(path, options, true).finish();
     const errorOf = (failure: Failure): SandboxError => changeError(failure, "write", path, options);
     return this.#requests.open(Request.Write, payload, (link) => new StagedWrite(link, path, errorOf));
-  }
-
-  async #writeInPlace(path: string, body: Buffer, options: WriteOptions): Promise<FileInfo> {
-    const payload = this.#writeRequest(path, options, false).bytes(body);
-    if (payload.byteLength > PAYLOAD_LIMIT) {
-      const staged = this.#stage(path, options);
-      await staged.write(body);
-      return staged.commit();
-    }
-    const errorOf = (failure: Failure): SandboxError => changeError(failure, "write", path, options);
-    return this.#requests.ask(Request.Write, payload.finish(), infoOf(path, errorOf));
   }
 }
 

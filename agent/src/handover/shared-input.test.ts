@@ -2,13 +2,13 @@ import assert from "node:assert/strict";
 import { execFileSync, spawn, spawnSync } from "node:child_process";
 import { once } from "node:events";
 import { closeSync, openSync } from "node:fs";
-import { mkdtemp, rm } from "node:fs/promises";
+import { mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { describe, it } from "node:test";
 import { setImmediate } from "node:timers/promises";
+import { eventually } from "@coppice/core/testing";
 import { ProcessDescriptors } from "../built/process-descriptors.js";
-import { eventually } from "../testing/eventually.js";
 import { openDescriptors } from "../testing/open-descriptors.js";
 import type { Handover } from "./handover.js";
 import { SharedInput } from "./shared-input.js";
@@ -51,6 +51,31 @@ describe("a replaced agent", { skip, timeout: 20_000 }, () => {
       closeSync(agents);
       await rm(directory, { recursive: true });
     }
+  });
+
+  it("that offers a file or a directory of its own gets nothing written there, and loses no descriptor", async (t) => {
+    const directory = await mkdtemp(join(tmpdir(), "coppice-test-"));
+    t.after(() => rm(directory, { recursive: true }));
+    const path = join(directory, "file");
+    await writeFile(path, "unchanged");
+    const descriptors = ProcessDescriptors.open(process.pid);
+    t.after(() => descriptors?.close());
+    for (const [offered, flags] of [
+      [path, "r+"],
+      [path, "r"],
+      [directory, "r"],
+      ["/dev/null", "r+"],
+    ] as const) {
+      const agents = openSync(offered, flags);
+      const before = openDescriptors(process.pid);
+      const handover = { take: async () => descriptors?.take(agents) } as Handover;
+      const input = await SharedInput.open(handover);
+      input?.destroy();
+      assert.equal(input, undefined, offered);
+      await eventually("the descriptors are closed", () => openDescriptors(process.pid) === before);
+      closeSync(agents);
+    }
+    assert.equal(await readFile(path, "utf8"), "unchanged");
   });
 
   for (const [what, isTaken] of [

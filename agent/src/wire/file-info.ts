@@ -2,6 +2,8 @@ import { posix } from "node:path";
 import type { FileInfo } from "@coppice/core/backend";
 import { type PayloadReader, ProtocolError } from "./frames.js";
 
+/** The agent leaves out what a file has beyond. */
+const MOST_METADATA_BYTES = 32_770;
 const KINDS = ["file", "directory", "unknown"] as const;
 
 /** @param path requested path, absolute. */
@@ -18,17 +20,7 @@ export function readFileInfo(reader: PayloadReader, path: string): FileInfo {
   const owner = reader.text();
   const group = reader.text();
   const target = reader.text();
-  const metadata: Record<string, string> = {};
-  for (let left = reader.u16(); left > 0; left--) {
-    const name = reader.text();
-    // A name such as `__proto__` is data, too.
-    Object.defineProperty(metadata, name, {
-      value: reader.text(),
-      enumerable: true,
-      writable: true,
-      configurable: true,
-    });
-  }
+  const metadata = readMetadata(reader);
   return {
     name: posix.basename(path) || "/",
     path,
@@ -44,4 +36,15 @@ export function readFileInfo(reader: PayloadReader, path: string): FileInfo {
     ...(target.startsWith("/") && { symlinkTarget: target }),
     metadata,
   };
+}
+
+function readMetadata(reader: PayloadReader): Readonly<Record<string, string>> {
+  const pairs: [string, string][] = [];
+  const before = reader.leftBytes;
+  for (let left = reader.u16(); left > 0; left--) {
+    pairs.push([reader.text(), reader.text()]);
+    if (before - reader.leftBytes > MOST_METADATA_BYTES) throw new ProtocolError("too much metadata");
+  }
+  // A name such as `__proto__` is data here, too.
+  return Object.fromEntries(pairs);
 }

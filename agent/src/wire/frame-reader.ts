@@ -22,6 +22,8 @@ export class FrameReader {
   #wasLarge = false;
   /** True while the next chunk is a part of the open payload. */
   #isInPlace = false;
+  /** Bytes of the chunk that were taken. */
+  #at = 0;
 
   /**
    * Tells where the next bytes should be read to, and expects them there. Copying large payloads would take a third
@@ -35,28 +37,35 @@ export class FrameReader {
   }
 
   /**
-   * Yields the frames that this chunk completes. The chunk is not read after the iteration.
+   * Yields the frames that this chunk completes. The chunk is not read after the iteration; who stops early pushes
+   * `unread` later.
    * @throws ProtocolError for an invalid length; the reader is unusable after that.
    */
   *push(chunk: Buffer): Generator<Frame, undefined> {
-    for (let at = 0; at < chunk.byteLength;) {
+    this.#at = 0;
+    while (this.#at < chunk.byteLength) {
       if (this.#open === undefined) {
-        const taken = chunk.copy(this.#header, this.#headerBytes, at);
+        const taken = chunk.copy(this.#header, this.#headerBytes, this.#at);
         this.#headerBytes += taken;
-        at += taken;
+        this.#at += taken;
         this.#open = this.#begin();
         if (this.#open === undefined) return;
       }
       const { type, id, payload, filledBytes } = this.#open;
-      const taken = this.#isInPlace ? chunk.byteLength : chunk.copy(payload, filledBytes, at);
+      const taken = this.#isInPlace ? chunk.byteLength : chunk.copy(payload, filledBytes, this.#at);
       this.#isInPlace = false;
       this.#open.filledBytes += taken;
-      at += taken;
+      this.#at += taken;
       if (filledBytes + taken < payload.byteLength) return;
       this.#open = undefined;
       this.#wasLarge = payload.byteLength >= LARGE_BYTES;
       yield { type, id, payload };
     }
+  }
+
+  /** The part of a chunk behind the last frame that it yielded. */
+  unread(chunk: Buffer): Buffer {
+    return chunk.subarray(this.#at);
   }
 
   /** Undefined while the header is incomplete. */

@@ -3,6 +3,8 @@ import { frameHeader } from "./frames.js";
 
 /** Larger payloads are written without a copy, smaller ones are joined. */
 const COPY_BELOW_BYTES = 4_096;
+const LATER_MS = 2;
+const SETTLED = Promise.resolve();
 
 /** Sends frames; those of one turn of the event loop go together. */
 export class FrameWriter {
@@ -10,6 +12,7 @@ export class FrameWriter {
   #parts: Uint8Array[] = [];
   #isScheduled = false;
   #isScheduledLater = false;
+  readonly #flush = (): void => this.flush();
 
   constructor(stream: Duplex) {
     this.#stream = stream;
@@ -20,18 +23,19 @@ export class FrameWriter {
     this.#add(type, id, payload);
     if (this.#isScheduled) return;
     this.#isScheduled = true;
-    queueMicrotask(() => this.flush());
+    // `queueMicrotask` of Node makes a resource for each.
+    void SETTLED.then(this.#flush);
   }
 
-  /** Sends a frame at low priority, after the work of this turn of the event loop. */
+  /** Sends a frame that nobody waits for: with the next one, or soon. By itself it would wake the agent once more. */
   sendLater(type: number, id: number, payload?: Uint8Array): void {
     this.#add(type, id, payload);
     if (this.#isScheduled || this.#isScheduledLater) return;
     this.#isScheduledLater = true;
-    setImmediate(() => {
+    setTimeout(() => {
       this.#isScheduledLater = false;
       this.flush();
-    });
+    }, LATER_MS);
   }
 
   #add(type: number, id: number, payload: Uint8Array | undefined): void {
@@ -44,6 +48,10 @@ export class FrameWriter {
     const parts = this.#parts;
     if (parts.length === 0 || this.#stream.destroyed || this.#stream.writableEnded) return;
     this.#parts = [];
+    if (parts.every(({ byteLength }) => byteLength < COPY_BELOW_BYTES)) {
+      this.#stream.write(Buffer.concat(parts));
+      return;
+    }
     let small: Uint8Array[] = [];
     this.#stream.cork();
     for (const part of parts) {

@@ -105,6 +105,10 @@ export class PayloadReader {
     return this.#position === this.#bytes.byteLength;
   }
 
+  get leftBytes(): number {
+    return this.#bytes.byteLength - this.#position;
+  }
+
   u8(): number {
     return this.#bytes.readUInt8(this.#advance(1));
   }

@@ -1,7 +1,8 @@
 import assert from "node:assert/strict";
 import { execFile } from "node:child_process";
+import { once } from "node:events";
 import { mkdtemp, rm } from "node:fs/promises";
-import { createServer } from "node:net";
+import { connect, createServer } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { duplexPair, type Duplex } from "node:stream";
@@ -9,6 +10,7 @@ import { describe, it, type TestContext } from "node:test";
 import { fileURLToPath } from "node:url";
 import { promisify } from "node:util";
 import { SandboxError } from "@coppice/core";
+import { eventually } from "@coppice/core/testing";
 import { AgentConnection } from "../agent-connection.js";
 import { connectSocket } from "../connect-socket.js";
 import { FrameReader } from "./frame-reader.js";
@@ -26,7 +28,6 @@ import {
   VERSION,
   frameHeader,
 } from "./frames.js";
-import { eventually } from "../testing/eventually.js";
 import { env } from "../testing/run.js";
 
 /** A seeded generator of random numbers. */
@@ -264,6 +265,12 @@ describe("a hostile agent", () => {
       noProcesses,
       Buffer.concat([greeting, greeting]),
       Buffer.concat([greeting, frame(Reply.Exit, 5)]),
+      // Those of thousands of processes would stay in memory.
+      Buffer.concat([
+        greeting,
+        frame(Reply.Process, 5, new PayloadWriter().u32(1).u8(0).u32(0).text("x".repeat(4096)).finish()),
+        noProcesses,
+      ]),
       Buffer.alloc(64, 0xff),
     ];
     for (const bytes of wrong) {
@@ -313,13 +320,17 @@ describe("a hostile agent", () => {
     ];
     const short = Buffer.from([0, 0]);
     const long = Buffer.alloc(200);
+    const info = new PayloadWriter().u8(0).u32(0).u32(0).u32(0).u32(0).u64(0n).u64(0n).u32(0);
+    info.text("").text("").text("").u16(20_000);
+    // To make an object of them would take a tenth of a second.
+    for (let index = 0; index < 20_000; index += 1) info.text(index.toString(36)).text("");
     for (const [type, reply, ask] of [
       [Request.Stat, Reply.Info, ({ files }) => files.stat("/x")],
       [Request.Move, Reply.Info, ({ files }) => files.move("/x", "/y")],
       [Request.Remove, Reply.Done, ({ files }) => files.remove("/x")],
       [Request.Account, Reply.Account, (connection) => connection.user("user")],
     ] satisfies readonly [number, number, (connection: AgentConnection) => Promise<unknown>][]) {
-      for (const payload of [short, long]) {
+      for (const payload of [short, long, info.finish()]) {
         const { connection, agent, asked } = await scripted();
         const waiting = ask(connection);
         agent.write(frame(reply, await asked(type), payload));
@@ -361,6 +372,46 @@ describe("a hostile agent", () => {
       await connection.closed;
       assert.ok(sent < 600_000, `it took ${sent} bytes in frames of ${size}`);
     }
+  });
+
+  it("that ends behind very many frames is heard to its end, and holds up nobody", async (test) => {
+    const directory = await mkdtemp(join(tmpdir(), "coppice-protocol-"));
+    test.after(() => rm(directory, { recursive: true }));
+    const path = join(directory, "agent.sock");
+    const reader = new FrameReader();
+    const server = createServer((agent) => {
+      agent.on("error", () => undefined);
+      agent.write(Buffer.concat([greeting, noProcesses]));
+      agent.on("data", (chunk: Buffer) => {
+        for (const { type, id } of reader.push(chunk)) {
+          if (type !== Request.Spawn) continue;
+          const started = frame(Reply.Started, id, new PayloadWriter().u32(1).finish());
+          const piece = frame(Reply.Output, id, Buffer.from([1, 1]));
+          agent.end(Buffer.concat([started, ...Array.from({ length: 3_000 }, () => piece)]));
+        }
+      });
+    }).listen(path);
+    test.after(() => server.close());
+    await once(server, "listening");
+    // As that of a child process.
+    const connection = await AgentConnection.open(connect(path));
+    const { output } = await spawnTrue(connection);
+    let bytes = 0;
+    for await (const { data } of output) bytes += data.byteLength;
+    assert.equal(bytes, 6_000);
+    await connection.closed;
+  });
+
+  it("that never confirms a release is disconnected: the list of released ids has an end", async () => {
+    const { connection } = await scripted();
+    for (let released = 0; !connection.isOver; released += 1) {
+      assert.ok(released < 20_000, "it releases more and more");
+      const leaving = new AbortController();
+      const dialled = connection.dial(1, leaving.signal);
+      leaving.abort();
+      await assert.rejects(dialled);
+    }
+    await connection.closed;
   });
 
   it("cannot make any operation throw an unexpected error with random bytes", async () => {

@@ -203,6 +203,7 @@ it("a plugin that provides the ledger takes the place of the SQLite file", async
         writeSnapshot: async () => undefined,
         removeSnapshot: async () => undefined,
         confirm: async () => undefined,
+        tell: async () => undefined,
         outbox: async () => [],
         clearOutbox: async () => undefined,
         trimOutbox: async () => 0,
@@ -268,12 +269,14 @@ it("a route cannot be added to a router that was kept either", async () => {
   );
 });
 
-it("a route that two plugins serve is refused in either order", async () => {
+it("a route that two plugins serve is refused in either order, a path that they share by its methods is served", async () => {
   const serving = (name: string, method: "get" | "post", path: string) =>
     definePlugin({
       name,
       setup(plugin) {
-        plugin.http("api")[method](path, () => undefined);
+        plugin.http("api")[method](path, (context) => {
+          context.body = name;
+        });
       },
     });
   const messagesOf = async (plugins: readonly Plugin[]): Promise<readonly string[]> =>
@@ -293,7 +296,16 @@ it("a route that two plugins serve is refused in either order", async () => {
     `plugins 'rest' and 'one' ${both}: GET /sandboxes/*rest and GET /sandboxes/:id`,
   ]);
   const apart = [anything, one, serving("make", "post", "/sandboxes"), serving("deep", "get", "/a/b/:c")];
-  await (await startTestServer({ plugins: apart.map((plugin) => [plugin] as const) })).stop();
+  await using server = await startTestServer({ plugins: apart.map((plugin) => [plugin] as const) });
+  const ask = (method: string, path: string): Promise<Response> => fetch(`${server.url}${path}`, { method });
+  for (const [method, path, name] of [
+    ["GET", "/sandboxes", "anything"],
+    ["POST", "/sandboxes", "make"],
+    ["GET", "/sandboxes/a", "one"],
+    ["GET", "/a/b/c", "deep"],
+  ] as const)
+    assert.equal(await (await ask(method, path)).text(), name, `${method} ${path}`);
+  assert.equal((await ask("PUT", "/sandboxes")).headers.get("allow"), "HEAD, GET, POST");
 });
 
 it("unreachable routes are refused: an unknown surface, a path without its slash", async () => {

@@ -1,11 +1,15 @@
+import { Shares } from "../bounds/shares.js";
 import "../http/messages/native-base64.js";
 import { readFileSync } from "node:fs";
 import { resolve } from "node:path";
+import type { DestinationStream } from "pino";
 import { collectDefaultMetrics, Registry } from "prom-client";
 import type { ConfigSource } from "../config/read.js";
 import type { ServerConfig } from "./server-schema.js";
 import type { Diagnosis } from "../observe/finding.js";
 import { builtInServices } from "./built-in-services.js";
+import { useHostNetwork } from "./host-network.js";
+import { namesAdvice } from "./local-names.js";
 import { type Configuration, configure } from "./configure.js";
 import { ClientAddresses } from "../http/clients/client-address.js";
 import { HttpListener, type ListenerServices } from "../http/listener.js";
@@ -20,8 +24,9 @@ import { KnownPeers } from "../http/peers/peers.js";
 import type { Sandboxes } from "../sandbox/life/sandboxes.js";
 import { Targeting } from "../http/targeting/targeting.js";
 import { Cleanup, type CleanupFailure } from "../kernel/cleanup.js";
+import { createSlot } from "../kernel/slot.js";
 import { type Clock, systemClock } from "../kernel/clock.js";
-import { BootError, type BootProblem, messageOf } from "../kernel/errors.js";
+import { BootError, type BootProblem, messageOf, SandboxError } from "../kernel/errors.js";
 import { makeDirectory } from "../kernel/make-directory.js";
 import { runAs } from "../kernel/owner.js";
 import type { Patience } from "../kernel/patience.js";
@@ -40,7 +45,7 @@ import type { Backends } from "../sandbox/contract/backend.js";
 import type { Templates } from "../sandbox/templates/templates.js";
 import { createSandboxDomain } from "../sandbox/domain.js";
 import { Ledger } from "../sandbox/ledger/ledger.js";
-import { UsedTenantRecords } from "../sandbox/model/tenant-records.js";
+import type { RecordSource } from "../sandbox/model/tenant-records.js";
 
 export interface BootOptions {
   readonly config: ConfigSource;
@@ -48,6 +53,8 @@ export interface BootOptions {
   readonly plugins?: ReadonlyMap<string, Plugin>;
   readonly clock?: Clock;
   readonly log?: Logger;
+  /** Takes the lines of the log in JSON in place of stdout. */
+  readonly logTo?: DestinationStream | undefined;
 }
 
 export interface Server {
@@ -72,6 +79,9 @@ export interface Server {
   stop(): Promise<readonly CleanupFailure[]>;
 }
 
+/** Time between two looks at the delay of the event loop, which it includes. With ten they cost as much as all the rest of a server that does nothing. */
+const LOOP_LOOK_MS = 50;
+
 /**
  * Starts a server: configure, setup, start, listen.
  * @throws BootError with every problem of the configuration at once, or with the reason why a later phase failed.
@@ -80,7 +90,7 @@ export interface Server {
 export async function boot(options: BootOptions): Promise<Server> {
   const clock = options.clock ?? systemClock;
   const configuration = await configure(options.config, options.plugins);
-  const log = options.log ?? createLogger(configuration.server.log.level);
+  const log = options.log ?? createLogger(configuration.server.log.level, options.logTo);
   const assembly = { configuration, source: options.config, clock, log, cleanup: new Cleanup() };
   try {
     return await serve(await assemble(assembly), assembly);
@@ -170,8 +180,12 @@ async function assemble({ configuration, source, clock, log, cleanup }: Assembly
       keepAlive: true,
       onSlow: () => log.warn({ plugin, step }, "waiting for a plugin"),
     });
+  await useHostNetwork(config.outgoing, { cleanup, log });
   const coreMetrics = new Registry();
-  collectDefaultMetrics({ register: coreMetrics });
+  collectDefaultMetrics({ register: coreMetrics, eventLoopMonitoringPrecision: LOOP_LOOK_MS });
+  // Gauges with names of counters, which promtool refuses; the sums of those without `_total`.
+  for (const what of ["handles", "requests", "resources"])
+    coreMetrics.removeSingleMetric(`nodejs_active_${what}_total`);
   cleanup.push("core", () => coreMetrics.clear());
   const dataDir = resolve(config.dataDir);
   const domain = createSandboxDomain({
@@ -189,6 +203,7 @@ async function assemble({ configuration, source, clock, log, cleanup }: Assembly
   const surfaces = new Surfaces({
     log,
     messageLimitBytes: config.http.messageLimit,
+    bodyRoom: new Shares(config.http.maxHeldBodies, domain.tenants),
     explain: (error, request) => explainEnd(error, request, endOf),
     peerOf: (error, request) => peers.ofError(error, request),
   });
@@ -213,18 +228,27 @@ async function assemble({ configuration, source, clock, log, cleanup }: Assembly
   const health = new Health();
   health.add("ledger", () => domain.ledger.check());
   const greeting = collectGreeting();
-  greeting.add(() =>
-    domain.backends
+  greeting.add(() => {
+    const { backends, templates } = domain;
+    if (backends.all().length === 0) return [];
+    const usual = backends.default().name;
+    const used = new Set([usual, ...templates.all().map(({ backend = usual }) => backend)]);
+    return backends
       .all()
+      .filter(({ name }) => used.has(name))
       .map(
         ({ name, isolated }) =>
           `  ${name}: ${isolated ? "isolated sandboxes" : "sandboxes WITHOUT isolation"}`,
-      ),
-  );
+      );
+  });
+  let advice: readonly string[] = [];
+  // Not waited for.
+  void namesAdvice(config.domain).then((lines) => (advice = lines));
+  greeting.add(() => advice);
   const services = builtInServices({
     ...domain,
     clock,
-    tenantRecords: new UsedTenantRecords(),
+    tenantRecords: createSlot<RecordSource>("another plugin keeps the records of several servers"),
     targets: targeting,
     listeners: {
       all: () => listeners,
@@ -263,6 +287,8 @@ async function assemble({ configuration, source, clock, log, cleanup }: Assembly
       dataDir,
       surfaces,
       health,
+      clock,
+      tenants: domain.tenants,
       sealed: sealed.signal,
       diagnose: (name, run) => diagnoses.push({ name, run }),
       onStart: (run) => starts.push({ owner: plugin.name, run }),
@@ -272,7 +298,9 @@ async function assemble({ configuration, source, clock, log, cleanup }: Assembly
     try {
       await patience(plugin.name, "its setup", () => plugin.setup(context, found));
     } catch (error) {
-      const message = `plugin '${plugin.name}' could not be set up: ${messageOf(error)}`;
+      // Only the author of a plugin of his own is helped by it.
+      const place = key.includes("/") && !(error instanceof SandboxError) ? placeOf(error) : "";
+      const message = `plugin '${plugin.name}' could not be set up: ${messageOf(error)}${place}`;
       throw new BootError([{ message, at: source.at(["plugins", key]) }], { cause: error });
     }
     const incomplete = [
@@ -423,4 +451,11 @@ async function drain(listeners: readonly HttpListener[], clock: Clock, timeoutMs
   const giveUp = new AbortController();
   using _limit = abortAfter(giveUp, { clock, timeoutMs });
   await Promise.all(listeners.map((listener) => listener.close(giveUp.signal)));
+}
+
+/** Where an error was thrown, as a suffix of its message. */
+function placeOf(error: unknown): string {
+  const [, place] =
+    /\n\s+at (?:.*\()?((?:file:\/\/)?\/[^()\n]+:\d+:\d+)/.exec((error as Error).stack ?? "") ?? [];
+  return place === undefined ? "" : ` (${place})`;
 }

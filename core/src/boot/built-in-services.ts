@@ -1,6 +1,7 @@
 import { Listeners, Targets } from "../http/surfaces/targets.js";
 import { Peers } from "../http/peers/peers.js";
 import { Clock } from "../kernel/clock.js";
+import { Tenants } from "../bounds/tenants.js";
 import { Greeting } from "../observe/greeting.js";
 import type { Resolved } from "../plugin/plugin.js";
 import { AddressLeases } from "../sandbox/contract/address-leases.js";
@@ -33,6 +34,7 @@ const TOKENS = {
   tenantRecords: TenantRecords,
   sharedTemplates: SharedTemplates,
   admissions: Admissions,
+  tenants: Tenants,
   clock: Clock,
   targets: Targets,
   listeners: Listeners,

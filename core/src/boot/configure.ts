@@ -1,13 +1,16 @@
-import type { z } from "zod";
+import { z } from "zod";
 import { BUILT_IN } from "./built-in-services.js";
-import { knownKeys } from "../config/known-keys.js";
 import type { ConfigSource } from "../config/read.js";
 import { serverConfig, type ServerConfig } from "./server-schema.js";
 import { didYouMean } from "../kernel/did-you-mean.js";
 import { BootError, type BootProblem, messageOf } from "../kernel/errors.js";
-import { loadPlugin, pluginDirectory } from "../kernel/loader.js";
+import { REASONS } from "../kernel/reasons.js";
 import { orderPlugins } from "../kernel/order.js";
 import { isPlugin, type Plugin } from "../plugin/plugin.js";
+import { existsSync, readdirSync } from "node:fs";
+import { createRequire } from "node:module";
+import { dirname, isAbsolute, join, resolve } from "node:path";
+import { pathToFileURL } from "node:url";
 
 export interface EnabledPlugin {
   readonly key: string;
@@ -74,6 +77,13 @@ export async function configure(
       if (owner !== undefined && twin === undefined)
         note(["plugins", key], `plugins '${owner.key}' and '${key}' both have the verb '${verb}'`);
     }
+    for (const reason of Object.keys(plugin.reasons ?? {})) {
+      const owner = plugins.find((other) => Object.hasOwn(other.plugin.reasons ?? {}, reason))?.key;
+      if (Object.hasOwn(REASONS, reason))
+        note(["plugins", key], `plugin '${key}' has the reason '${reason}', which is core's`);
+      else if (owner !== undefined && twin === undefined)
+        note(["plugins", key], `plugins '${owner}' and '${key}' both have the reason '${reason}'`);
+    }
     plugins.push({ key, plugin, settings: parse(["plugins", key], plugin.config, settings ?? {}) });
   }
 
@@ -120,4 +130,86 @@ function pluginSettings(values: unknown): Record<string, unknown> {
 function describe(path: readonly PropertyKey[], issue: z.core.$ZodIssue): string {
   const where = [...path, ...issue.path].map(String).join(".");
   return where === "" ? issue.message : `${where}: ${issue.message}`;
+}
+
+/** Parts of a JSON Schema that lead to the keys of an object. */
+interface SchemaNode {
+  readonly properties?: Readonly<Record<string, SchemaNode>>;
+  readonly additionalProperties?: SchemaNode | false;
+  readonly items?: SchemaNode;
+  readonly anyOf?: readonly SchemaNode[];
+  readonly oneOf?: readonly SchemaNode[];
+  readonly allOf?: readonly SchemaNode[];
+}
+
+/** The keys of the object at a path of a schema; undefined for a plugin with zod 3. */
+function knownKeys(schema: z.ZodType, path: readonly PropertyKey[]): readonly string[] {
+  if (!("_zod" in schema)) return [];
+  const root = z.toJSONSchema(schema, { io: "input", unrepresentable: "any" }) as SchemaNode;
+  let nodes = alternatives(root);
+  for (const key of path) {
+    nodes = nodes
+      .map(({ properties, additionalProperties, items }) =>
+        typeof key === "number" ? items : (properties?.[String(key)] ?? additionalProperties),
+      )
+      .flatMap((node) => (node ? alternatives(node) : []));
+  }
+  return nodes.flatMap(({ properties = {} }) => Object.keys(properties));
+}
+
+function alternatives(node: SchemaNode): readonly SchemaNode[] {
+  return [node, ...[node.anyOf, node.oneOf, node.allOf].flatMap((some = []) => some.flatMap(alternatives))];
+}
+
+const PREFIX = "@coppice/plugin-";
+
+/**
+ * Imports the plugin of a configuration key: `files` is `@coppice/plugin-files`, `./x.js` a file beside the
+ * configuration, anything else with a slash a package.
+ * @param directory of the configuration: packages installed there are found too.
+ * @returns the module's default export, unchecked.
+ * @throws Error with the name and the reason why it could not be loaded.
+ */
+async function loadPlugin(key: string, directory: string): Promise<unknown> {
+  const isPath = key.startsWith("./") || key.startsWith("../") || isAbsolute(key);
+  const specifier = key.includes("/") ? key : `${PREFIX}${key}`;
+  const target = isPath ? pathToFileURL(resolve(directory, key)).href : locatePackage(specifier, directory);
+  try {
+    const module = (await import(target)) as { readonly default?: unknown };
+    return module.default;
+  } catch (error) {
+    const place = isPath ? resolve(directory, key) : specifier;
+    const text = `cannot load plugin '${key}' (${place}): ${messageOf(error)}`;
+    const meant = key.includes("/") ? "" : didYouMean(key, installedPlugins(directory));
+    throw new Error(`${text}${meant}`, { cause: error });
+  }
+}
+
+/** Location of a package: in a folder, else beside core; the bare specifier when neither finds it. */
+export function locatePackage(specifier: string, directory: string): string {
+  for (const from of [join(directory, "coppice.yaml"), import.meta.filename]) {
+    try {
+      return pathToFileURL(createRequire(from).resolve(specifier)).href;
+    } catch {
+      // Not installed here: the import that follows reports the reason.
+    }
+  }
+  return specifier;
+}
+
+/** Names of the project's plugins that a configuration may have. */
+function installedPlugins(directory: string): readonly string[] {
+  const folders = [join(directory, "coppice.yaml"), import.meta.filename].flatMap(
+    (from) => createRequire(from).resolve.paths(PREFIX) ?? [],
+  );
+  return folders.flatMap((folder) => {
+    const scope = join(folder, dirname(PREFIX));
+    if (!existsSync(scope)) return [];
+    const names = readdirSync(scope).map((name) => `${dirname(PREFIX)}/${name}`);
+    return names.filter((name) => name.startsWith(PREFIX)).map((name) => name.slice(PREFIX.length));
+  });
+}
+
+function pluginDirectory(configFile: string): string {
+  return dirname(resolve(configFile));
 }

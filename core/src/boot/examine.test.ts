@@ -14,6 +14,12 @@ import { formatFinding } from "../observe/finding.js";
 
 const NODE = `ok    node: Node ${process.versions.node}`;
 
+/** Of the configurations below, wherever the tests run. */
+const NETWORK = [
+  "ok    authorities: those of Node alone are trusted (outgoing.authorities)",
+  "ok    proxies: none is used (outgoing.proxy)",
+];
+
 let directory: string;
 
 beforeEach(async () => {
@@ -29,6 +35,8 @@ async function linesOf(plugins: readonly Plugin[], server: object = {}): Promise
   const values = {
     listeners: { api: { host: "127.0.0.1", port: 0 } },
     dataDir: join(directory, "data"),
+    domain: "sandboxes.example.com",
+    outgoing: { authorities: "node", proxy: "none" },
     ...server,
     plugins: Object.fromEntries(plugins.map(({ name }) => [name, {}])),
   };
@@ -45,6 +53,7 @@ it("a host that lacks nothing gets a line for each check, and nothing is left on
     NODE,
     `ok    dataDir: ${join(directory, "data")} can be made`,
     "ok    listener api: any port of 127.0.0.1",
+    ...NETWORK,
     "ok    configuration: 1 plugins fit together",
     "ok    backend jails: this host can run it",
   ]);
@@ -83,6 +92,7 @@ it("everything that a host lacks is reported at once", async () => {
     );
     assert.match(lines[3] ?? "", /^FAIL {2}listener ops: .*EADDRNOTAVAIL.* -> set listeners\.ops\.host/);
     assert.deepEqual(lines.slice(4), [
+      ...NETWORK,
       "FAIL  configuration: test.yaml listeners.ops: listener 'ops' is on 192.0.2.1, which others can reach, and surface 'ops' has no authentication: bind it to 127.0.0.1, configure authentication (plugins access and envd-compat), or say listeners.ops.insecure: true",
       "FAIL  backend jails: there is no ZFS pool; there is no address left",
       "warn  python: it is old -> install a newer one",
@@ -112,12 +122,12 @@ it("an unusable default that another one replaces is no failure, a chosen one is
     memoryBackend({ name: "processes" }),
   ];
   const inTurn = await linesOf(plugins, { sandboxes: { defaultBackend: ["jails", "processes"] } });
-  assert.deepEqual(inTurn.slice(4), [
+  assert.deepEqual(inTurn.slice(6), [
     "warn  backend jails: no ZFS pool; the next one of sandboxes.defaultBackend is used",
     "ok    backend processes: this host can run it",
   ]);
   const chosen = await linesOf(plugins, { sandboxes: { defaultBackend: "jials" } });
-  assert.deepEqual(chosen.slice(4), [
+  assert.deepEqual(chosen.slice(6), [
     "FAIL  backend jails: no ZFS pool",
     "ok    backend processes: this host can run it",
     "FAIL  sandboxes: sandboxes.defaultBackend: there is no backend 'jials'; enabled are jails, processes",
@@ -181,6 +191,7 @@ it("a failing set-up of plugins does not hide the other findings", async () => {
   });
   assert.deepEqual((await linesOf([memoryBackend(), broken])).slice(2), [
     "ok    listener api: any port of 127.0.0.1",
+    ...NETWORK,
     "FAIL  configuration: test.yaml plugins.broken: plugin 'broken' could not be set up: it needs a moon",
   ]);
   assert.deepEqual(await linesOf([memoryBackend()], { listener: {}, dataDirectory: "x" }), [

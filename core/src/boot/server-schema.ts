@@ -23,7 +23,12 @@ const listenerConfig = z.strictObject({
 const httpConfig = z.strictObject({
   headersTimeout: duration("30s").describe("time a client has to send its request headers"),
   idleTimeout: duration("11m").describe("a connection that moves no byte for this long is closed"),
-  messageLimit: size("16MiB").describe("largest RPC message"),
+  messageLimit: size("4MiB").describe(
+    "largest RPC message, which is parsed at once; a binary one that is compressed may have 256KiB",
+  ),
+  maxHeldBodies: size("512MiB").describe(
+    "bytes of bodies and messages (RPC, WebSockets) over 64 KiB that are in memory while they are read and answered, and of output that clients have not taken, of all of them together; more are refused with 503",
+  ),
   maxConnections: z.int().min(1).default(10_000).describe("open connections per listener; more are refused"),
   maxConnectionsPerAddress: z
     .int()
@@ -71,6 +76,21 @@ const httpConfig = z.strictObject({
   drainTimeout: duration("10s").describe("time that running requests get to end when the server stops"),
 });
 
+const outgoingConfig = z.strictObject({
+  authorities: z
+    .enum(["host", "node"])
+    .default("host")
+    .describe(
+      "who is trusted beside the public authorities: those that this host trusts (`/usr/local/share/ca-certificates` and the like, SSL_CERT_FILE, NODE_EXTRA_CA_CERTS), or only those of Node",
+    ),
+  proxy: z
+    .enum(["environment", "none"])
+    .default("environment")
+    .describe(
+      "proxy for keys of identity providers and the checks of `doctor`: that of HTTPS_PROXY, HTTP_PROXY and NO_PROXY, or none; `templates.registries.proxy` is that of registries",
+    ),
+});
+
 /** The server's own settings; each plugin has a schema for its own. */
 export const serverConfig = z.strictObject({
   listeners: z
@@ -90,6 +110,7 @@ export const serverConfig = z.strictObject({
     .prefault({})
     .describe("JSON lines on stdout"),
   http: httpConfig.prefault({}).describe("limits of every listener"),
+  outgoing: outgoingConfig.prefault({}).describe("connections that the server makes itself"),
   startTimeout: duration("5m").describe(
     "time that each step of the start gets: the setup and start of a plugin, the check of a backend",
   ),

@@ -44,6 +44,22 @@ async function problemsOf(text: string): Promise<string> {
   assert.fail("it is fine");
 }
 
+it("check tells where an error in the setup of a plugin by path was thrown", async () => {
+  const module = JSON.stringify(new URL("../index.js", import.meta.url).href);
+  await writeFile(
+    join(directory, "wrong.mjs"),
+    `import { definePlugin } from ${module};
+     export default definePlugin({ name: "wrong", setup(plugin) { plugin.nothing.here(); } });`,
+  );
+  const problems = await problemsOf(
+    `dataDir: ${join(directory, "data")}\nlisteners: { api: { port: 4000 } }\nplugins:\n  ./wrong.mjs: {}\n`,
+  );
+  assert.match(
+    problems,
+    /plugin 'wrong' could not be set up: Cannot read properties of undefined .*\(file:\/\/\/wrong\.mjs:2:\d+\)$/,
+  );
+});
+
 it("check reports every problem of the combination of plugins, each with its line", async () => {
   assert.match(
     await problemsOf(
@@ -99,6 +115,25 @@ it("check reports two plugins with the same verb", async () => {
   assert.match(
     await problemsOf("listeners: { api: { port: 0 } }\nplugins:\n  ./one.mjs: {}\n  ./two.mjs: {}\n"),
     /^\/coppice\.yaml:4:3: plugins '\.\/one\.mjs' and '\.\/two\.mjs' both have the verb 'brew'$/,
+  );
+});
+
+it("check reports reasons that two plugins declare, and those that core has", async () => {
+  const module = JSON.stringify(new URL("../index.js", import.meta.url).href);
+  const declare = (name: string, reason: string) =>
+    writeFile(
+      join(directory, `${name}.mjs`),
+      `import { declareReasons, definePlugin } from ${module};
+       const reasons = declareReasons({ unavailable: { ${reason}: "It is out. | Wait." } });
+       export default definePlugin({ name: "${name}", reasons, setup() {} });`,
+    );
+  for (const name of ["three", "four"]) await declare(name, "tea_out");
+  await declare("five", "server_busy");
+  assert.match(
+    await problemsOf(
+      "listeners: { api: { port: 0 } }\nplugins:\n  ./three.mjs: {}\n  ./four.mjs: {}\n  ./five.mjs: {}\n",
+    ),
+    /4:3: plugins '\.\/three\.mjs' and '\.\/four\.mjs' both have the reason 'tea_out'\n.*5:3: plugin '\.\/five\.mjs' has the reason 'server_busy', which is core's$/,
   );
 });
 

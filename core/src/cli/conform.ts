@@ -1,23 +1,32 @@
 import { parseArgs } from "node:util";
-import { requirePlugin } from "../boot/configure.js";
+import { locatePackage, requirePlugin } from "../boot/configure.js";
 import { BootError, messageOf } from "../kernel/errors.js";
+import type { Plugin } from "../plugin/plugin.js";
+import type { Limits } from "../sandbox/contract/backend.js";
 import { UsageError } from "./arguments/usage-error.js";
 
+const LIMITS = ["cpuCount", "memoryMiB", "diskMiB", "processes"] satisfies (keyof Limits)[];
+const KIT = "@coppice/conformance";
 const SIGN = { passed: "ok     ", failed: "FAILED ", skipped: "skipped" } as const;
 
 /** Runs the conformance suite on the backends of a plugin: one line a case, exit code 1 when one failed. */
 export async function conform(args: readonly string[]): Promise<number> {
-  const { positionals } = parseArgs({ args: [...args], allowPositionals: true });
+  const { positionals, values } = parseArgs({
+    args: [...args],
+    allowPositionals: true,
+    options: { limits: { type: "string" }, only: { type: "string" } },
+  });
   const [key, settings = "{}", ...rest] = positionals;
   if (key === undefined || rest.length > 0)
     throw new UsageError("name one plugin, and its settings as JSON if it needs any");
   const plugin = await requirePlugin(key, process.cwd()).catch((error: unknown) => {
     throw new BootError([{ message: messageOf(error) }], { cause: error });
   });
-  // Loaded here: no other verb needs the kit.
-  const { runConformance } = await import("../testing/conform.js");
+  const { runConformance } = await loadKit();
   const counts = { passed: 0, failed: 0, skipped: 0 };
   await runConformance(plugin, parseSettings(settings), {
+    ...(values.limits !== undefined && { limits: parseLimits(values.limits) }),
+    ...(values.only !== undefined && { only: values.only }),
     onResult({ group, name, outcome, reason }, backend) {
       counts[outcome] += 1;
       process.stdout.write(
@@ -27,6 +36,48 @@ export async function conform(args: readonly string[]): Promise<number> {
   });
   process.stdout.write(`${counts.passed} passed, ${counts.failed} failed, ${counts.skipped} skipped\n`);
   return counts.failed === 0 ? 0 : 1;
+}
+
+/** What this verb needs of the kit: a package that depends on core, so that core cannot name its types. */
+interface Kit {
+  readonly runConformance: (
+    plugin: Plugin,
+    settings: unknown,
+    options: {
+      readonly limits?: readonly (keyof Limits)[];
+      readonly only?: string;
+      readonly onResult: (result: KitResult, backend: string) => void;
+    },
+  ) => Promise<unknown>;
+}
+
+interface KitResult {
+  readonly name: string;
+  readonly group: string;
+  readonly outcome: keyof typeof SIGN;
+  readonly reason?: string | undefined;
+}
+
+/** @throws BootError where the kit is not installed. */
+async function loadKit(): Promise<Kit> {
+  try {
+    return (await import(locatePackage(KIT, process.cwd()))) as Kit;
+  } catch (error) {
+    const message = `cannot load ${KIT}, which has the cases (npm install --save-dev ${KIT}): ${messageOf(error)}`;
+    throw new BootError([{ message }], { cause: error });
+  }
+}
+
+/** @param text names of limits, with commas; empty for none. */
+function parseLimits(text: string): readonly (keyof Limits)[] {
+  return text
+    .split(",")
+    .filter((name) => name !== "")
+    .map((name) => {
+      const limit = LIMITS.find((one) => one === name);
+      if (limit === undefined) throw new UsageError(`a limit is ${LIMITS.join(", ")}, not '${name}'`);
+      return limit;
+    });
 }
 
 function parseSettings(text: string): unknown {

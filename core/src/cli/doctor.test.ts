@@ -28,7 +28,7 @@ async function run(context: TestContext, check: string): Promise<{ code: number;
   const listeners = "{ api: { host: 127.0.0.1, port: 0 } }";
   await writeFile(
     file,
-    `listeners: ${listeners}\ndataDir: ${join(directory, "data")}\nplugins: { ./${module}: {} }\n`,
+    `listeners: ${listeners}\ndomain: sandboxes.example.com\ndataDir: ${join(directory, "data")}\nplugins: { ./${module}: {} }\n`,
   );
   return report(context, file);
 }
@@ -50,14 +50,14 @@ it("a configuration that can be served ends with exit code 0", async (context) =
   const { code, lines } = await run(context, "");
   assert.equal(code, 0);
   assert.ok(lines.includes("ok    backend jails: this host can run it"), lines.join("\n"));
-  assert.equal(lines.at(-1), "5 ok, 0 warn, 0 FAIL");
+  assert.equal(lines.at(-1), "7 ok, 0 warn, 0 FAIL");
 });
 
 it("a host that cannot serve it gets the reason, and the exit code is 1", async (context) => {
   const { code, lines } = await run(context, 'throw new Error("there is no ZFS pool");');
   assert.equal(code, 1);
   assert.ok(lines.includes("FAIL  backend jails: there is no ZFS pool"), lines.join("\n"));
-  assert.equal(lines.at(-1), "4 ok, 0 warn, 1 FAIL");
+  assert.equal(lines.at(-1), "6 ok, 0 warn, 1 FAIL");
 });
 
 it("a configuration that cannot be read is a failure like any other", async (context) => {

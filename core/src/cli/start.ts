@@ -3,6 +3,7 @@ import { readConfig } from "../config/read.js";
 import { messageOf } from "../kernel/errors.js";
 import { currentOwner } from "../kernel/owner.js";
 import { configArgument } from "./arguments/config-argument.js";
+import { readableLog } from "./terminal/readable-log.js";
 
 const TELL_MS = 1_000;
 /** Time for a stopped server's process to end by itself. */
@@ -78,7 +79,10 @@ export async function start(args: readonly string[]): Promise<number> {
   process.on("uncaughtException", onError);
   process.on("unhandledRejection", onError);
   try {
-    server = await boot({ config: readConfig(configArgument(args), process.env) });
+    server = await boot({
+      config: readConfig(configArgument(args), process.env),
+      logTo: process.stdout.isTTY ? readableLog(process.stdout) : undefined,
+    });
     process.on("SIGINT", onSignal);
     process.on("SIGTERM", onSignal);
     process.on("SIGHUP", onHangUp);
@@ -114,6 +118,7 @@ function tellWaiting({ requests, drainTimeoutMs }: Server): void {
 
 /** Addresses of the server and lines of its plugins. To stderr: stdout carries the log. */
 function greetingOf({ listeners, greeting }: Server): string {
-  const addresses = listeners.map(({ name, url }) => `  ${name.padEnd(6)} ${url}\n`).join("");
+  const width = Math.max(...listeners.map(({ name }) => name.length));
+  const addresses = listeners.map(({ name, url }) => `  ${name.padEnd(width)} ${url}\n`).join("");
   return `Coppice serves\n${addresses}${greeting.map((line) => `${line}\n`).join("")}`;
 }

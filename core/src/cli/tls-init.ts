@@ -16,7 +16,7 @@ import {
   X509Certificate,
   X509CertificateGenerator,
 } from "@peculiar/x509";
-import { BootError } from "../kernel/errors.js";
+import { ignoring, BootError } from "../kernel/errors.js";
 import { replaceFile } from "../kernel/replace-file.js";
 import { KEY, newKeys, privateKeyPem, SIGNING } from "./certificate-keys.js";
 
@@ -139,11 +139,6 @@ function serialNumber(): string {
   return bytes.toString("hex");
 }
 
-async function readIfPresent(path: string): Promise<string | undefined> {
-  try {
-    return await readFile(path, "utf8");
-  } catch (error) {
-    if ((error as NodeJS.ErrnoException).code === "ENOENT") return undefined;
-    throw error;
-  }
+function readIfPresent(path: string): Promise<string | undefined> {
+  return readFile(path, "utf8").catch(ignoring("ENOENT"));
 }

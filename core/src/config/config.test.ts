@@ -51,7 +51,7 @@ it("unresolved references and duplicate keys are reported together with their po
   assert.equal(problems.length, 4);
   assert.match(
     problems.join("\n"),
-    /coppice\.yaml:1:4 \$\{env:NOT_SET\}: the environment variable NOT_SET is not set/,
+    /coppice\.yaml:1:4 \$\{env:NOT_SET\}: the environment variable NOT_SET is not set; .*EnvironmentFile/,
   );
   assert.match(problems.join("\n"), /coppice\.yaml:2:4 .*absent/);
   assert.match(problems.join("\n"), /coppice\.yaml:3:1 .*unique/i);
@@ -108,7 +108,7 @@ plugins:
   strict:
     count: many
     colour: red
-  no-such-plugin: {}
+  fils: {}
   ./broken.mjs: {}
   ./plain.mjs: {}
 `);
@@ -121,7 +121,7 @@ plugins:
     /coppice\.yaml:5:3 sandboxes\.defaultTimeout: expected a length of time/,
     /coppice\.yaml:8:5 plugins\.strict\.count: /,
     /coppice\.yaml:9:5 unknown key 'colour'/,
-    /coppice\.yaml:10:3 cannot load plugin 'no-such-plugin' \(@coppice\/plugin-no-such-plugin\)/,
+    /coppice\.yaml:10:3 cannot load plugin 'fils' \(@coppice\/plugin-fils\): .*; did you mean 'files'\?$/,
     /coppice\.yaml:11:3 cannot load plugin '\.\/broken\.mjs' .*boom/,
     /coppice\.yaml:12:3 '\.\/plain\.mjs' is no plugin/,
   ];

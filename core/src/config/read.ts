@@ -68,7 +68,10 @@ function fillIn(text: string, environment: NodeJS.ProcessEnv, directory: string)
     if (kind === "file") return readFileSync(resolve(directory, argument), "utf8").trim();
     const [name = "", fallback] = argument.split(/:-(.*)/s);
     const value = environment[name] ?? fallback;
-    if (value === undefined) throw new Error(`${whole}: the environment variable ${name} is not set`);
+    if (value === undefined)
+      throw new Error(
+        `${whole}: the environment variable ${name} is not set; a service has it in the EnvironmentFile of its unit, which a shell has to load`,
+      );
     return value;
   });
 }

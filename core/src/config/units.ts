@@ -1,7 +1,10 @@
 import { z } from "zod";
 
+/** Bytes of a mebibyte. */
+export const MEBIBYTE: number = 2 ** 20;
+
 const DURATION_MS = { ms: 1, s: 1000, m: 60_000, h: 3_600_000, d: 86_400_000 } as const;
-const SIZE_BYTES = { B: 1, KiB: 2 ** 10, MiB: 2 ** 20, GiB: 2 ** 30, TiB: 2 ** 40 } as const;
+const SIZE_BYTES = { B: 1, KiB: 2 ** 10, MiB: MEBIBYTE, GiB: 2 ** 30, TiB: 2 ** 40 } as const;
 
 /** A quantity of the configuration; with a preset, that is its value when it is absent. */
 interface Quantity {

@@ -35,14 +35,22 @@ const routes = definePlugin({
       throw new HttpError(418, "short and stout", { reason: "test.teapot", body: { teapot: true } });
     });
     api.post("/body", async (ctx) => {
+      requestOf(ctx).log.debug("a body comes");
       ctx.body = await readJsonBody(ctx.req, z.object({ name: z.string() }), { limitBytes: 100 });
     });
     api.post("/beginning", async (ctx) => {
       await ctx.req[Symbol.asyncIterator]().next();
       ctx.body = "enough";
     });
+    api.get("/never", async (ctx) => {
+      await once(ctx.res, "close");
+    });
+    api.post("/unread", async (ctx) => {
+      ctx.req.resume();
+      await once(ctx.req, "close");
+    });
     plugin.guard("api", ({ headers }) => {
-      if (headers["x-stranger"] !== undefined) throw new SandboxError("credential_invalid", "who are you?");
+      if (headers["x-stranger"] !== undefined) throw new SandboxError("access_token_invalid", "who are you?");
     });
     const envd = plugin.http("envd", { errors: "e2b" });
     envd.get("/who", (ctx) => {
@@ -140,7 +148,7 @@ it("a guard of requests to sandboxes protects every port, also from upgrades", a
     setup(_plugin, { targets }) {
       targets.guard(({ target }) => {
         asked.push(target?.port ?? 0);
-        throw new SandboxError("credential_invalid", "who are you?");
+        throw new SandboxError("access_token_invalid", "who are you?");
       });
     },
   });
@@ -585,15 +593,47 @@ it("a refused request's connection is closed when its body does not end", async 
   }
 });
 
-it("the log of a refused request has the reason", async () => {
+it("the log of a refused request has the reason, and what its route logs the name of the plugin", async () => {
   const lines: string[] = [];
   const log = createLogger("debug", { write: (line) => void lines.push(line) });
   await using server = await startTestServer({ plugins: [[routes], [memoryBackend()]], log });
   await (await fetch(`${server.url}/body`, { method: "POST", body: "{" })).text();
   // Logged when the answer is closed, which the client may see before.
   while (!lines.some((line) => line.includes("request ended"))) await pause(5);
-  const ended = lines
-    .map((line) => JSON.parse(line) as { msg: string })
-    .find(({ msg }) => msg === "request ended");
+  const logged = lines.map((line) => JSON.parse(line) as { msg: string; requestId?: string });
+  const ended = logged.find(({ msg }) => msg === "request ended");
   assert.partialDeepStrictEqual(ended, { status: 400, route: "/body", reason: "json_invalid" });
+  const own = logged.find(({ msg }) => msg === "a body comes");
+  assert.partialDeepStrictEqual(own, { plugin: "routes", requestId: ended?.requestId });
+});
+
+/** Sends a text to a server. @returns what comes back until the connection is closed. */
+async function exchangeText(url: string, text: string): Promise<string> {
+  const socket = connect(Number(new URL(url).port), "127.0.0.1");
+  let received = "";
+  socket.on("error", () => undefined).on("data", (bytes: Buffer) => (received += bytes.toString("latin1")));
+  const closed = new Promise((resolve) => socket.once("close", resolve));
+  socket.write(text);
+  await closed;
+  return received;
+}
+
+it("requests that wait for the answers before them are answered in order, and very many close the connection", async () => {
+  await using server = await serve();
+  const first = "POST /beginning HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\nx";
+  const teapot = (option: string): string =>
+    `GET /teapot HTTP/1.1\r\nHost: localhost\r\nConnection: ${option}\r\n\r\n`;
+  const few = await exchangeText(server.url, first + teapot("keep-alive").repeat(30) + teapot("close"));
+  assert.match(few, /^HTTP\/1\.1 200 OK\r\n/);
+  assert.equal(few.split("HTTP/1.1 418 ").length - 1, 31);
+  // Would never be closed otherwise.
+  const unanswered = "GET /never HTTP/1.1\r\nHost: localhost\r\n\r\n";
+  assert.equal(await exchangeText(server.url, unanswered + teapot("keep-alive").repeat(33)), "");
+});
+
+it("a body that is nearly nothing but the framing of its chunks is refused with 400", async () => {
+  await using server = await serve();
+  const head = "POST /unread HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n";
+  const refused = await exchangeText(server.url, head + "1\r\nx\r\n".repeat(400_000));
+  assert.match(refused, /^HTTP\/1\.1 400 Bad Request\r\nConnection: close\r\n\r\n$/);
 });

@@ -12,20 +12,26 @@ import { messageOf } from "../kernel/errors.js";
 import type { HttpMetrics } from "../observe/http-metrics.js";
 import type { Logger } from "../observe/logger.js";
 import type { ClientAddresses } from "./clients/client-address.js";
+import { paceFrames, paceReads } from "./clients/paced-reads.js";
+import { TlsTurns } from "./clients/tls-turns.js";
 import { answerPreflight, allowAnyOrigin, asksToNameSandbox } from "./messages/cors.js";
 import type { Arrival, KnownPeers } from "./peers/peers.js";
 import type { Peer } from "./surfaces/peer.js";
 import type { ExchangeLimit } from "./proxy/exchange-limit.js";
 import type { ForeignPages } from "./clients/foreign-pages.js";
 import { SandboxError } from "../kernel/errors.js";
+import type { Sender } from "../kernel/turns.js";
 import { isLoopbackName } from "./clients/local-client.js";
 import type { PortConnections } from "./proxy/port-connections.js";
 import { proxyRequest } from "./proxy/proxy-request.js";
 import { proxyUpgrade } from "./proxy/proxy-upgrade.js";
 import { hasBody } from "./messages/has-body.js";
+import { refuseUpgrade } from "./messages/last-answer.js";
+import { joinChunks } from "./messages/join-chunks.js";
 import { IncomingRequest } from "./surfaces/incoming-request.js";
-import { refuseUpgrade, type RoutePattern, type Surface } from "./surfaces/surface.js";
+import type { RoutePattern, Surface } from "./surfaces/surface.js";
 import type { Surfaces } from "./surfaces/surfaces.js";
+import { factsOfEnd } from "../sandbox/model/describe-end.js";
 import type { LiveSandbox } from "../sandbox/model/live-sandbox.js";
 import { type SurfaceRequest, type Target, withPrincipal } from "./surfaces/surface-request.js";
 import type { Targeting } from "./targeting/targeting.js";
@@ -62,6 +68,9 @@ export interface ListenerServices {
 }
 
 const LINGER_MS = 1000;
+const BAD_REQUEST = "HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n";
+/** Requests of a connection that may wait for the answers of those before. Nearly no client has any. */
+const MOST_PIPELINED = 32;
 /** Surface and route of requests to ports of programs in sandboxes, and of those for other servers. */
 const PROXY = "proxy";
 const PEER = "peer";
@@ -109,6 +118,19 @@ export class HttpListener implements Listener {
     this.#server.maxConnections = maxConnections;
     this.#server.timeout = idleTimeout;
     this.#server.on("connection", (socket: Socket) => this.#count(socket));
+    // After the listener of Node, which gives the socket its parser.
+    const senderOf = (socket: Socket): Sender =>
+      services.clientAddresses.countedFor(socket.remoteAddress) ?? socket;
+    if (settings.tls === undefined)
+      this.#server.on("connection", (socket) => paceReads(socket, senderOf(socket)));
+    else {
+      const turns = new TlsTurns();
+      this.#server.on("connection", (socket: Socket) => turns.add(socket, senderOf(socket)));
+      this.#server.on("secureConnection", (socket: Socket) => {
+        paceReads(socket, senderOf(socket));
+        turns.watch(socket);
+      });
+    }
     this.#server.on("request", (message, response) => void this.#serve(message, response));
     this.#server.on("upgrade", (message, socket, head) => void this.#upgrade(message, socket, head));
     // The SDK waits with the body only when it asks to; tells it to continue at once.
@@ -182,7 +204,7 @@ export class HttpListener implements Listener {
 
   /** Cuts every connection; new ones are taken. */
   cut(reason: string): void {
-    for (const request of this.#running) request.abort(new Error(reason));
+    for (const request of this.#running) request.abort(new SandboxError("server_stopped", reason));
     for (const socket of this.#upgraded) socket.destroy();
     this.#server.closeAllConnections();
   }
@@ -204,6 +226,7 @@ export class HttpListener implements Listener {
   }
 
   async #serve(message: IncomingMessage, response: ServerResponse): Promise<void> {
+    if (message.socket.destroyed) return;
     const startedAt = performance.now();
     const request = this.#begin(message, response);
     // Not before an answer of a program: Node writes the headers of those faster where none was set.
@@ -226,10 +249,10 @@ export class HttpListener implements Listener {
     // A client that leaves in the middle of either direction must not cause an unhandled error.
     message.on("error", ignore);
     response.on("error", ignore);
-    // Pipelined. Node sends what there is of an answer that breaks off before its turn, and never ends it.
-    if (response.socket === null)
-      response.once("socket", (socket: Socket) => response.destroyed && socket.destroy());
+    if (response.socket === null) boundPipeline(message.socket, response);
     if (hasBody(message)) response.once("finish", () => drainThenClose(message));
+    if (message.headers["transfer-encoding"] !== undefined)
+      joinChunks(message, () => refuseChunks(message, response));
     try {
       this.#refuseForeign(message);
       const arrival = this.#services.peers.arrivalAt(this.name, message);
@@ -326,10 +349,11 @@ export class HttpListener implements Listener {
         return;
       }
       if (target !== undefined) await this.#use(target, request);
+      paceFrames(socket);
       await destination.surface.upgrade(admitted, { message, socket, head });
     } catch (error) {
       if (socket.destroyed) return;
-      refuseUpgrade(socket, surface?.answerTo(error, request) ?? toHttpError(error, request.log));
+      refuseUpgrade(message, socket, surface?.answerTo(error, request) ?? toHttpError(error, request.log));
     }
   }
 
@@ -389,13 +413,17 @@ export class HttpListener implements Listener {
   }
 }
 
-/** Runs the guards of a surface, unless those of another server have done so. */
+/**
+ * Runs the guards of a surface. Another server's word about the sender takes their place only where it names one: it does not
+ * know the token of a sandbox of this server, nor what a guard of this one alone asks for.
+ */
 async function admit(
   request: SurfaceRequest,
   surface: Surface,
   arrival: Arrival | undefined,
 ): Promise<SurfaceRequest> {
-  return arrival === undefined ? surface.authorize(request) : withPrincipal(request, arrival.principal);
+  const sender = request.target === undefined ? arrival?.principal : undefined;
+  return sender === undefined ? surface.authorize(request) : withPrincipal(request, sender);
 }
 
 /**
@@ -403,12 +431,16 @@ async function admit(
  * @throws SandboxError target_invalid
  */
 function requirePlainPath(message: IncomingMessage, url: URL): void {
+  const { pathname, search } = url;
+  const parsed = pathname + search;
+  // A parser that has changed nothing has found no backslash and no dot segment.
+  if (message.url === parsed && !pathname.includes("//")) return;
   // Proxies may send an absolute URL: the path begins after its host.
   const [path = ""] = (message.url ?? "/").replace(/^[a-z]+:\/\/[^/?#]*/i, "").split(/[?#]/, 1);
   const isPlain = !/\\|\/\/|(^|\/)(\.|%2e){1,2}(\/|$)/i.test(path);
   if (!isPlain)
     throw new SandboxError("target_invalid", "the path has a backslash, an empty or a dot segment");
-  message.url = url.pathname + url.search;
+  message.url = parsed;
 }
 
 /**
@@ -425,6 +457,27 @@ function drainThenClose(message: IncomingMessage): void {
   message.once("close", () => clearTimeout(timer));
 }
 
+/** Answers that wait for those before them, by connection. */
+const pipelined = new WeakMap<Socket, number>();
+
+/** Closes a connection with very many unanswered requests. @param response one that waits for another. */
+function boundPipeline(socket: Socket, response: ServerResponse): void {
+  const count = (pipelined.get(socket) ?? 0) + 1;
+  pipelined.set(socket, count);
+  if (count > MOST_PIPELINED) socket.destroy();
+  response.once("socket", () => {
+    pipelined.set(socket, (pipelined.get(socket) ?? 1) - 1);
+    // Node sends what there is of an answer that breaks off before its turn, and never ends it.
+    if (response.destroyed) socket.destroy();
+  });
+}
+
+/** Closes the connection of a client whose body has little but the framing of its chunks. */
+function refuseChunks({ socket }: IncomingMessage, response: ServerResponse): void {
+  if (response.headersSent || response.socket !== socket) socket.destroy();
+  else if (socket.writable) socket.end(BAD_REQUEST, () => socket.destroy());
+}
+
 /**
  * Destroys each connection that serves a sandbox when the sandbox ends. The SDK tells "killed" from "network trouble"
  * by a connection that breaks instead of ending.
@@ -435,6 +488,9 @@ function cutWhenEnded({ sandbox }: Target, socket: Duplex, request: IncomingRequ
   request.onEnd(() => sockets.delete(request));
 }
 
+/** Time for answers that tell what the sandbox lacked. */
+const TOLD_MS = 500;
+
 /** By sandbox, the sockets of its requests. One listener for all: one for each would take microseconds. */
 const serving = new WeakMap<LiveSandbox, Map<IncomingRequest, Duplex>>();
 
@@ -444,7 +500,12 @@ function cutTogether(sandbox: LiveSandbox): Map<IncomingRequest, Duplex> {
   const cutAll = (): void => {
     for (const socket of sockets.values()) cutOff(socket);
   };
-  sandbox.ended.addEventListener("abort", cutAll, { once: true });
+  const end = (): void => {
+    const { lacked } = factsOfEnd(sandbox.ended.reason);
+    if (lacked !== undefined) setTimeout(cutAll, TOLD_MS).unref();
+    else cutAll();
+  };
+  sandbox.ended.addEventListener("abort", end, { once: true });
   return sockets;
 }
 

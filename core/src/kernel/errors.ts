@@ -1,4 +1,4 @@
-import { type ErrorCode, type PluginReason, type Reason, REASONS } from "./reasons.js";
+import { type DeclaredReason, type ErrorCode, type Reason, REASONS } from "./reasons.js";
 
 /**
  * Makes `instanceof` recognise instances from another installed copy of core, by a mark whose name all copies share.
@@ -19,21 +19,23 @@ export function recogniseAcrossCopies(type: Function, name: string): void {
 export type Shortage = "space" | "inodes";
 
 /**
- * The one error type of the domain: a reason of the catalogue, the code that it has there, which maps to an HTTP status
- * and a Connect code, and a message that is safe to show to a client.
+ * The one error type of the domain: a reason of core or of a plugin, the code that it has there, which maps to an HTTP
+ * status and a Connect code, and a message that is safe to show to a client.
  */
 export class SandboxError extends Error {
   override readonly name = "SandboxError";
-  readonly reason: Reason | PluginReason["reason"];
+  readonly reason: string;
   readonly code: ErrorCode;
+  /** HTTP status, where it is not that of the code. */
+  readonly status: number | undefined;
   /** Seconds until another try makes sense, for `resource_exhausted` and `unavailable`. */
   readonly retryAfterSeconds: number | undefined;
   /** Exhausted resource, for `resource_exhausted` of a file operation. */
   readonly shortage: Shortage | undefined;
 
-  /** @param reason of the catalogue, of a plugin, or that of another error. */
+  /** @param reason of core, of a plugin, or that of another error. */
   constructor(
-    reason: Reason | PluginReason | SandboxError,
+    reason: Reason | DeclaredReason,
     message: string,
     options?: {
       readonly cause?: unknown;
@@ -42,9 +44,10 @@ export class SandboxError extends Error {
     },
   ) {
     super(message, options);
-    const entry = typeof reason === "string" ? { reason, code: REASONS[reason].code } : reason;
-    this.reason = entry.reason;
-    this.code = entry.code;
+    const declared = typeof reason === "string" ? REASONS[reason] : reason;
+    this.reason = declared.reason;
+    this.code = declared.code;
+    this.status = declared.status;
     this.retryAfterSeconds = options?.retryAfterSeconds;
     this.shortage = options?.shortage;
   }
@@ -79,4 +82,11 @@ recogniseAcrossCopies(BootError, "boot-error");
 
 export function messageOf(error: unknown): string {
   return error instanceof Error ? error.message : String(error);
+}
+
+/** Rethrows errors but those with one of these codes, of the system or of the domain: `.catch(ignoring("ENOENT"))`. */
+export function ignoring(...codes: readonly string[]): (error: unknown) => undefined {
+  return (error) => {
+    if (!codes.includes((error as NodeJS.ErrnoException).code ?? "")) throw error;
+  };
 }

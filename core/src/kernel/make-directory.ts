@@ -1,5 +1,6 @@
 import { existsSync, mkdirSync } from "node:fs";
 import { dirname } from "node:path";
+import { ignoring } from "./errors.js";
 
 /**
  * Makes a directory and its missing parents, one at a time: Node's own `recursive` never returns where nothing can be
@@ -14,6 +15,6 @@ export function makeDirectory(path: string, mode: number): void {
     mkdirSync(path, { mode });
   } catch (error) {
     // Another process may have made it meanwhile.
-    if ((error as NodeJS.ErrnoException).code !== "EEXIST") throw error;
+    ignoring("EEXIST")(error);
   }
 }

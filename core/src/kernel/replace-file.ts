@@ -1,4 +1,10 @@
-import { open, rename, rm } from "node:fs/promises";
+import { randomBytes } from "node:crypto";
+import { constants } from "node:fs";
+import { link, open, rename, rm, writeFile } from "node:fs/promises";
+import { ignoring } from "./errors.js";
+
+const USED_BY_OTHERS = 0o077;
+const MAX_BYTES = 1024;
 
 export interface ReplacedFile {
   readonly mode: number;
@@ -36,4 +42,40 @@ async function writeNew(
   await file.chmod(mode);
   await file.writeFile(contents);
   if (flush) await file.sync();
+}
+
+export interface KeptFile {
+  readonly contents: Buffer;
+  /** True when other users could use it until now. */
+  readonly wasOpen: boolean;
+}
+
+/**
+ * The secret in a file of this user alone, which `make` fills when it is missing. Concurrent callers, also in other
+ * processes, get the same one.
+ * @throws Error when it is no small file of this user.
+ */
+export async function keptFile(path: string, make: () => string | Uint8Array): Promise<KeptFile> {
+  return (await readKept(path).catch(ignoring("ENOENT"))) ?? (await makeKept(path, make()));
+}
+
+/** Creates the file atomically, without replacing another: a crash leaves at most an unused temporary file. */
+async function makeKept(path: string, contents: string | Uint8Array): Promise<KeptFile> {
+  const draft = `${path}.${randomBytes(6).toString("hex")}`;
+  try {
+    await writeFile(draft, contents, { flag: "wx", mode: 0o600, flush: true });
+    await link(draft, path).catch(ignoring("EEXIST"));
+  } finally {
+    await rm(draft, { force: true });
+  }
+  return readKept(path);
+}
+
+async function readKept(path: string): Promise<KeptFile> {
+  await using file = await open(path, constants.O_RDONLY | constants.O_NOFOLLOW | constants.O_NONBLOCK);
+  const stats = await file.stat();
+  if (!stats.isFile() || stats.size > MAX_BYTES) throw new Error(`it is no file of a key: ${path}`);
+  const wasOpen = (stats.mode & USED_BY_OTHERS) !== 0;
+  if (wasOpen) await file.chmod(0o600);
+  return { contents: await file.readFile(), wasOpen };
 }

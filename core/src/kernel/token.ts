@@ -14,3 +14,12 @@ export function createToken<T>(id: string): Token<T> {
 export function tokenName(token: symbol): string {
   return (token.description ?? "unnamed").replace(/^coppice\./, "");
 }
+
+type Shared = typeof globalThis & Record<symbol, WeakMap<object, unknown> | undefined>;
+
+/** Returns the weak map of a name that all installed copies of core share, as they share tokens. */
+export function sharedWeakMap<K extends object, V>(name: string): WeakMap<K, V> {
+  const key = Symbol.for(`coppice.${name}`);
+  const shared = globalThis as Shared;
+  return (shared[key] ??= new WeakMap()) as WeakMap<K, V>;
+}

@@ -1,7 +1,10 @@
 import { join } from "node:path";
 import type { Registry } from "prom-client";
 import type { Diagnosis } from "../observe/finding.js";
+import type { Tenants } from "../bounds/tenants.js";
 import type { Surfaces } from "../http/surfaces/surfaces.js";
+import { WebSockets } from "../http/surfaces/web-sockets.js";
+import type { Clock } from "../kernel/clock.js";
 import { makeDirectory } from "../kernel/make-directory.js";
 import type { Class, Scope } from "../kernel/scope.js";
 import type { Token } from "../kernel/token.js";
@@ -19,6 +22,8 @@ export interface PluginContextParts {
   readonly dataDir: string;
   readonly surfaces: Surfaces;
   readonly health: Health;
+  readonly clock: Clock;
+  readonly tenants: Tenants;
   /** Aborted once setup is over: later registrations would be neither checked nor served. */
   readonly sealed: AbortSignal;
   readonly diagnose: (name: string, run: Diagnosis) => void;
@@ -62,6 +67,11 @@ export function createPluginContext(parts: PluginContextParts): PluginContext<un
     upgrade: whileOpen("upgrade", (surface, path, accept) =>
       surfaces.get(surface).addUpgrade(plugin.name, path, accept),
     ),
+    webSocket: whileOpen("webSocket", (surface, paths, route) => {
+      const sockets = new WebSockets(route, parts);
+      parts.onStop(() => sockets.close());
+      for (const path of paths) context.upgrade(surface, path, sockets.accept);
+    }),
     guard: whileOpen("guard", (surface, check) => surfaces.get(surface).addGuard(check)),
     observe: whileOpen("observe", (surface, observer) => surfaces.get(surface).addObserver(observer)),
     health: whileOpen("health", (name, check) => health.add(name, check)),

@@ -5,10 +5,12 @@ import { z } from "zod";
 import type { Diagnosis } from "../observe/finding.js";
 import type { RouterOptions } from "../http/surfaces/surface.js";
 import type { Guard, Observer, UpgradeHandler } from "../http/surfaces/surface-hooks.js";
+import type { WebSocketRoute } from "../http/surfaces/web-sockets.js";
 import type { Clock } from "../kernel/clock.js";
 import type { Class } from "../kernel/scope.js";
 import type { Token } from "../kernel/token.js";
 import type { HealthCheck } from "../observe/health.js";
+import type { DeclaredReason } from "../kernel/reasons.js";
 import type { Logger } from "../observe/logger.js";
 import type { Backends } from "../sandbox/contract/backend.js";
 
@@ -45,6 +47,8 @@ export interface PluginContext<Config> {
   rpc(surface: string): Pick<ConnectRouter, "service" | "rpc">;
   /** Takes upgrade requests at a path: segments in `:name` match anything. */
   upgrade(surface: string, path: string, accept: UpgradeHandler): void;
+  /** Serves WebSockets at paths of one surface, which share their bounds; those that are open are cut when the plugin stops. */
+  webSocket(surface: string, paths: readonly string[], route: WebSocketRoute): void;
   /** Runs before every request of a surface, after targeting and before routing. */
   guard(surface: string, check: Guard): void;
   /** Receives every answer of a surface, refusals too. */
@@ -132,6 +136,8 @@ export interface Plugin {
   readonly uses: TokenRecord;
   readonly provides: readonly symbol[];
   readonly verbs: Verbs<unknown>;
+  /** Reasons of its refusals, by name. */
+  readonly reasons: Readonly<Record<string, DeclaredReason>>;
   setup(plugin: PluginContext<unknown>, services: Record<string, unknown>): void | Promise<void>;
 }
 
@@ -155,6 +161,8 @@ export interface PluginDefinition<
   readonly provides?: readonly symbol[];
   /** Verbs that it adds to the command line: `coppice <verb> <action> <config.yaml>`. */
   readonly verbs?: Verbs<z.infer<C>>;
+  /** Reasons of its refusals (`declareReasons`). A name that another plugin or core has is a problem of the configuration. */
+  readonly reasons?: Readonly<Record<string, DeclaredReason>>;
   setup(
     plugin: PluginContext<z.infer<C>>,
     services: Resolved<R> & ResolvedIfProvided<U>,
@@ -187,6 +195,7 @@ export function definePlugin<
     uses: definition.uses ?? {},
     provides: definition.provides ?? [],
     verbs: (definition.verbs ?? {}) as Verbs<unknown>,
+    reasons: definition.reasons ?? {},
     setup: (context: PluginContext<unknown>, services: Record<string, unknown>) =>
       definition.setup(context as PluginContext<z.infer<C>>, services as Resolved<R> & ResolvedIfProvided<U>),
   };

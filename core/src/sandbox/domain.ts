@@ -1,26 +1,29 @@
 import type { Registry } from "prom-client";
+import { createSlot } from "../kernel/slot.js";
 import type { Clock } from "../kernel/clock.js";
 import { runAs } from "../kernel/owner.js";
 import type { Patience } from "../kernel/patience.js";
+import { KnownTenants } from "../bounds/tenants.js";
 import type { Logger } from "../observe/logger.js";
-import type { Admission } from "./model/admissions.js";
+import type { Admission, CountedStorage } from "./model/admissions.js";
 import type { AddressLeases } from "./contract/address-leases.js";
 import { BackendRegistry } from "./backends/backend-registry.js";
-import { AddedTemplates } from "./templates/added-templates.js";
+import { AddedTemplates } from "./templates/templates.js";
 import { chooseBackends, firstOrOnly } from "./backends/choose-backends.js";
-import { ChosenPlacement } from "./life/placements.js";
+import type { Placement } from "./life/placements.js";
 import { AddedStartups } from "./life/startups.js";
 import type { SandboxServices } from "./ledger/sandbox-services.js";
 import { EventRelay } from "./ledger/event-relay.js";
 import type { Ledger } from "./ledger/ledger.js";
 import { reconcile } from "./life/reconcile.js";
-import { UsedSharedRecord } from "./model/shared-records.js";
+import type { SharedRecord } from "./model/shared-records.js";
 import { UsedSharedTemplates } from "./model/shared-templates.js";
 import { sandboxMetrics } from "./model/sandbox-metrics.js";
 import { SandboxRegistry } from "./life/sandbox-registry.js";
 import type { SandboxesConfig } from "./model/sandboxes-config.js";
 import { SqliteLedger } from "./ledger/sqlite-ledger.js";
 import { SnapshotRegistry } from "./snapshots/snapshot-registry.js";
+import { DEFAULT_TENANT } from "./model/tenant.js";
 import { Teardown } from "./backends/teardown.js";
 import { VolumeContents } from "./volumes/volume-contents.js";
 import { VolumeRegistry } from "./volumes/volume-registry.js";
@@ -49,7 +52,8 @@ export function createSandboxDomain(options: SandboxDomainOptions) {
   const { patience = async (plugin, _step, run) => runAs(plugin, run) } = options;
   const backends = new BackendRegistry();
   const admissions: Admission[] = [];
-  const shared = new UsedSharedRecord();
+  const tenants = new KnownTenants(DEFAULT_TENANT);
+  const shared = createSlot<SharedRecord>("another plugin records the sandboxes of several servers");
   const ledger = ledgerHandle(
     () => options.ledger?.() ?? new SqliteLedger({ dataDir, endedKept: settings.endedKept }),
   );
@@ -57,7 +61,7 @@ export function createSandboxDomain(options: SandboxDomainOptions) {
   const teardown = new Teardown({ settings, metrics, clock, log });
   const warmUps = new AddedWarmUps();
   const startups = new AddedStartups();
-  const placements = new ChosenPlacement();
+  const placements = createSlot<Placement>("another plugin chooses the servers of sandboxes");
   const events = new EventRelay({ settings, metrics, ledger, clock, log });
   const pools = warmPools(options.metrics);
   const templates = new AddedTemplates(settings.templates, (backend) => {
@@ -70,6 +74,10 @@ export function createSandboxDomain(options: SandboxDomainOptions) {
     const name = backend ?? backends.defaultName ?? likely;
     return all.find((one) => one.name === name)?.defaultLimits;
   });
+  const admitStorage = (tenant: string, wanted: CountedStorage): void => {
+    const existing = [...volumes.counted(tenant), ...snapshots.counted(tenant)];
+    for (const { checkStorage } of admissions) checkStorage?.(tenant, wanted, existing);
+  };
   const services: SandboxServices = {
     settings,
     backends,
@@ -78,6 +86,7 @@ export function createSandboxDomain(options: SandboxDomainOptions) {
     teardown,
     metrics,
     events,
+    tenants,
     clock,
     log,
   };
@@ -92,10 +101,11 @@ export function createSandboxDomain(options: SandboxDomainOptions) {
     pools,
     placement: placements,
   });
-  const snapshots = new SnapshotRegistry({ ...services, sandboxes: registry, templates });
+  const snapshots = new SnapshotRegistry({ ...services, admitStorage, sandboxes: registry, templates });
   const contents = new VolumeContents(services);
   const volumes = new VolumeRegistry({
     ...services,
+    admitStorage,
     contents,
     isMounted: (id) => registry.isMounted(id),
   });
@@ -112,6 +122,7 @@ export function createSandboxDomain(options: SandboxDomainOptions) {
     snapshots,
     volumes,
     backends,
+    tenants,
     admissions: { add: (admission: Admission) => void admissions.push(admission) },
     ledger,
     /**

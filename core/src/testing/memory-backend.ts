@@ -61,6 +61,8 @@ export interface MemoryBackendOptions {
         readonly onStart?: ((id: SandboxId, signal: AbortSignal) => void | Promise<void>) | undefined;
       }
     | undefined;
+  /** The facet of its sandboxes. */
+  readonly shortages?: Sandbox["shortages"];
   readonly snapshots?:
     | {
         /** Called before anything is kept. */
@@ -272,6 +274,7 @@ export class MemorySandbox implements Sandbox {
   readonly resizing?: { resize(limits: Limits): Promise<void> };
   readonly snapshots?: { take(id: SnapshotId): Promise<void> };
   readonly committing?: { commit(id: ImageId): Promise<void> };
+  readonly shortages?: NonNullable<Sandbox["shortages"]>;
   readonly #options: MemoryBackendOptions;
   readonly #gone: () => void;
   readonly #lose: (loss: Loss) => void;
@@ -309,6 +312,7 @@ export class MemorySandbox implements Sandbox {
     this.#gone = home.gone;
     this.#egress = spec.egress;
     this.#limits = spec.limits;
+    if (options.shortages !== undefined) this.shortages = options.shortages;
     if (options.networking !== false) this.networking = { restrict: (rules) => this.#restrict(rules) };
     if (spec.snapshot !== undefined) {
       const kept = home.kept.get(spec.snapshot);

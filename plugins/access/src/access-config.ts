@@ -47,6 +47,13 @@ const quota = z.strictObject({
     .nonnegative()
     .optional()
     .describe("Memory of all of them, by the limits of their templates."),
+  volumes: z.int().nonnegative().optional().describe("Volumes at one time."),
+  snapshots: z.int().nonnegative().optional().describe("Snapshots at one time, without those of forks."),
+  storageMiB: z
+    .int()
+    .nonnegative()
+    .optional()
+    .describe("Disk of volumes and snapshots, by their sizes and the disk limits of their sandboxes."),
   creations: z
     .strictObject({
       sandboxes: count().max(10_000).describe("How many"),
@@ -111,7 +118,11 @@ export const accessConfig = z.strictObject({
     .describe("More is answered 429 with Retry-After."),
   audit: z
     .strictObject({
-      maxEntries: count().default(100_000).describe("Entries that are kept, the newest."),
+      maxEntries: count()
+        .default(100_000)
+        .describe(
+          "Entries that are kept. Of the tenant with the most, the oldest of its most frequent action go first.",
+        ),
       maxStrangers: count()
         .default(10_000)
         .describe("Entries about rejected requests, which any client can cause; counted separately."),

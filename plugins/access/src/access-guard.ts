@@ -3,6 +3,7 @@ import type { JsonWebTokens } from "./json-web-tokens.js";
 import { API_KEY_FORM } from "./keys/api-key.js";
 import type { ApiKeys } from "./keys/api-keys.js";
 import type { RateLimit } from "./rate-limit.js";
+import { REASONS } from "./reasons.js";
 
 export interface AccessGuardOptions {
   readonly apiKeys: ApiKeys;
@@ -49,5 +50,5 @@ async function authenticate(
   if (principal !== undefined) return principal;
   const isKey = API_KEY_FORM.test(given);
   const message = isKey ? "Cannot get the team for the given API key" : "Invalid API key format";
-  throw new SandboxError("credential_invalid", message);
+  throw new SandboxError(REASONS.credential_invalid, message);
 }

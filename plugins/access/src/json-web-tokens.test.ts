@@ -175,6 +175,12 @@ describe("a JWT", () => {
       const message = what === "expired" ? "the access token has expired" : "the access token is not valid";
       assert.deepEqual(json, { code: 401, message, reason: "credential_invalid" }, what);
     }
+    // The tenant of the configured keys, which have all permissions.
+    const reserved = await whoami(await sign(one, { ...CLAIMS, org_id: "default" }));
+    assert.deepEqual(
+      [reserved.status, (reserved.json as { readonly message: string }).message],
+      [401, "the tenant 'default' is for keys of this server alone"],
+    );
     assert.equal((await whoami(good)).status, 200);
     assert.equal(
       (await whoami(await sign(one, { ...CLAIMS, exp: NOW_S - 29 }))).status,

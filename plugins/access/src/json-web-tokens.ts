@@ -1,16 +1,18 @@
 import {
   type Clock,
+  DEFAULT_TENANT,
   type Logger,
   messageOf,
   type Principal,
-  SandboxError,
-  type Scope,
-  SCOPES,
   PRINCIPAL_TYPES,
+  SandboxError,
+  SCOPES,
 } from "@coppice/core";
 import { createRemoteJWKSet, errors, type JWTPayload, jwtVerify, type JWTVerifyGetKey } from "jose";
 import type { JwtSettings } from "./access-config.js";
 import { TENANT_NAME } from "./keys/tenant-name.js";
+import { REASONS } from "./reasons.js";
+import type { Scope } from "./keys/key-scopes.js";
 
 export interface JsonWebTokensOptions {
   readonly settings: JwtSettings;
@@ -56,11 +58,11 @@ export function jsonWebTokens({ settings, clock, log }: JsonWebTokensOptions): J
       if (!isOfProvider(error)) {
         const isExpired = error instanceof errors.JWTExpired;
         const text = isExpired ? "the access token has expired" : "the access token is not valid";
-        throw new SandboxError("credential_invalid", text, { cause: error });
+        throw new SandboxError(REASONS.credential_invalid, text, { cause: error });
       }
       log.error({ jwksUrl, reason: messageOf(error) }, "keys for JWTs cannot be fetched");
       const text = "access tokens cannot be checked at the moment";
-      throw new SandboxError("identity_provider_unavailable", text, { cause: error });
+      throw new SandboxError(REASONS.identity_provider_unavailable, text, { cause: error });
     }
   };
 }
@@ -89,8 +91,15 @@ function principalOf(payload: JWTPayload, tenantClaim: string): Principal {
 /** The organization; undefined for people without one, who get a tenant whose name no organization can have. */
 function tenantIn(organization: unknown): string | undefined {
   if (organization === undefined || organization === null || organization === "") return undefined;
-  if (typeof organization === "string" && TENANT_NAME.test(organization)) return organization;
-  throw notValid();
+  if (typeof organization !== "string" || !TENANT_NAME.test(organization)) throw notValid();
+  // The tenant of the configured keys is the operator's own: an organization that calls itself so is another.
+  if (organization === DEFAULT_TENANT) {
+    throw new SandboxError(
+      REASONS.credential_invalid,
+      `the tenant '${DEFAULT_TENANT}' is for keys of this server alone`,
+    );
+  }
+  return organization;
 }
 
 /** `scp` is a list; some providers write `scope`, one text with spaces. */
@@ -104,5 +113,5 @@ function scopesIn({ scp, scope }: JWTPayload): ReadonlySet<Scope> {
 }
 
 function notValid(): SandboxError {
-  return new SandboxError("credential_invalid", "the access token is not valid");
+  return new SandboxError(REASONS.credential_invalid, "the access token is not valid");
 }

@@ -26,6 +26,8 @@ describe("a key", () => {
     const key = server.newKey({ name: "ci" });
     const expiring = server.newKey({ expiresAtMs: server.clock.now() + HOUR_MS });
     const revoked = server.newKey({ name: "gone" });
+    server.newKey({ name: "short", tenant: "past", expiresAtMs: server.clock.now() + HOUR_MS });
+    assert.deepEqual(server.keys.tenants(server.clock.now()).toSorted(), ["acme", "past"]);
     assert.match(key, /^e2b_[0-9a-f]{40}$/);
     const gone = server.keys.list().find(({ name }) => name === "gone");
     assert.ok(gone);
@@ -39,6 +41,7 @@ describe("a key", () => {
     assert.equal((await whoami({ "x-api-key": expiring })).tenantID, "acme");
     server.keys.revoke(gone.id, server.clock.now());
     await server.clock.advance(HOUR_MS);
+    assert.deepEqual(server.keys.tenants(server.clock.now()), ["acme"]);
     const refusals: [Record<string, string>, string][] = [
       [{}, "authorization header is missing"],
       [{ "X-API-KEY": "" }, "authorization header is missing"],
@@ -63,6 +66,9 @@ describe("a key", () => {
         assert.deepEqual(json, { code: 401, message });
       }
     }
+    const metrics = await (await fetch(`${server.urls["ops"]}/metrics`)).text();
+    const counted = /^coppice_access_refused_total\{reason="unauthenticated"\} (\d+)$/m.exec(metrics)?.[1];
+    assert.equal(Number(counted), refusals.length * 4);
     assert.equal((await server.call("GET /health")).status, 200);
     assert.equal((await server.call("GET /health/")).status, 401);
   });

@@ -9,6 +9,7 @@ import {
   requestOf,
   Templates,
   tenantOf,
+  Tenants,
 } from "@coppice/core";
 import { Counter } from "prom-client";
 import { accessConfig } from "./access-config.js";
@@ -21,22 +22,28 @@ import { mountAudit } from "./audit/audit-route.js";
 import { jsonWebTokens } from "./json-web-tokens.js";
 import { keptDevelopmentKey } from "./keys/development-key.js";
 import { KeyStore } from "./keys/key-store.js";
-import { keysCreate } from "./keys/keys-create.js";
-import { keysList } from "./keys/keys-list.js";
-import { keysRevoke } from "./keys/keys-revoke.js";
+import { keysCreate, keysList, keysRevoke } from "./keys/key-verbs.js";
 import { quotaAdmission, refusedTemplates } from "./quotas.js";
 import { rateLimit } from "./rate-limit.js";
+import { REASONS } from "./reasons.js";
 
 /** Authentication and authorization of the control plane, quotas and rate limits of tenants. */
 export const plugin = definePlugin({
   name: "access",
+  reasons: REASONS,
   config: accessConfig,
-  requires: { admissions: Admissions, clock: Clock, greeting: Greeting, templates: Templates },
+  requires: {
+    admissions: Admissions,
+    clock: Clock,
+    greeting: Greeting,
+    templates: Templates,
+    tenants: Tenants,
+  },
   verbs: {
     keys: { create: keysCreate, list: keysList, revoke: keysRevoke },
     audit: { list: auditList },
   },
-  setup(context, { admissions, clock, greeting, templates }) {
+  setup(context, { admissions, clock, greeting, templates, tenants }) {
     const { apiKeys: configured, developmentKey, jwt, quotas, rateLimits, audit } = context.config;
     const { log } = context;
     const store = openedAtStart(() => new KeyStore(context.dataDir()));
@@ -47,6 +54,7 @@ export const plugin = definePlugin({
     }
 
     const apiKeys = new ApiKeys({ configured, store: store.get, clock });
+    tenants.add(() => (jwt === undefined ? apiKeys.tenants() : "any"));
     const keyFile = (): string => join(context.dataDir(), "development-key");
     context.onStart(async () => {
       if (developmentKey === undefined) return;

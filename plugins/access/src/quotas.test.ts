@@ -55,25 +55,72 @@ describe("quotas", () => {
     assertRefused(await server.create(keys[1] ?? ""), /\(3\)/);
   });
 
+  it("count volumes and snapshots, and the disk of both; not what forks need", async () => {
+    await using server = await startAccessServer({
+      settings: {
+        quotas: {
+          everybody: {},
+          tenants: { acme: { volumes: 2, snapshots: 1, storageMiB: 100 } },
+        },
+      },
+      server: { sandboxes: { templates: { base: { limits: { diskMiB: 40 } } } } },
+    });
+    const [own, other] = [server.newKey(), server.newKey({ tenant: "other" })];
+    const ask = (key: string, route: string, body: object) => server.call(route, { "x-api-key": key }, body);
+    const volume = (name: string, sizeMB: number, key = own) => ask(key, "POST /volumes", { name, sizeMB });
+    const id: string = (await ask(own, "POST /v2/sandboxes", { templateID: "base" })).json.sandboxID;
+    assert.equal((await volume("one", 50)).status, 201);
+    assertRefused(
+      await volume("large", 51),
+      /^51 MiB are more than what is left of the quota of 100 MiB \(access\.quotas, storageMiB\): 50 are in use$/,
+    );
+    assert.equal((await ask(own, `POST /sandboxes/${id}/snapshots`, {})).status, 201);
+    assertRefused(await volume("two", 11), /: 90 are in use$/);
+    const second = await volume("two", 10);
+    assert.equal(second.status, 201);
+    assertRefused(
+      await volume("three", 1),
+      /^you have reached the quota of 2 volumes \(access\.quotas, volumes\)$/,
+    );
+    assertRefused(
+      await ask(own, `POST /sandboxes/${id}/snapshots`, {}),
+      /^you have reached the quota of 1 snapshots/,
+    );
+    assert.equal((await ask(own, `POST /sandboxes/${id}/fork`, { count: 1 })).status, 201);
+    assert.equal((await volume("one", 500, other)).status, 201);
+    await server.call(`DELETE /volumes/${second.json.volumeID}`, { "x-api-key": own });
+    assert.equal((await volume("three", 10)).status, 201, "there is room again");
+  });
+
   it("count CPUs and memory by what templates give", async () => {
     await using server = await serverWith({
-      tenants: { acme: { cpuCount: 6 }, other: { memoryMiB: 4608 }, none: { sandboxes: 0 } },
+      tenants: {
+        acme: { cpuCount: 6 },
+        other: { memoryMiB: 4608 },
+        none: { sandboxes: 0 },
+        odd: { cpuCount: 5 },
+      },
     });
-    const [acme, other, none, free] = ["acme", "other", "none", "free"].map((tenant) =>
+    const [acme, other, none, free, odd] = ["acme", "other", "none", "free", "odd"].map((tenant) =>
       server.newKey({ tenant }),
     );
-    assert.ok(acme && other && none && free);
+    assert.ok(acme && other && none && free && odd);
     assert.equal((await server.create(acme, "large")).status, 201);
     assertRefused(
       await server.create(acme, "large"),
-      /^you have reached the maximum of CPUs \(6\): 4 are in use$/,
+      /^you have reached the quota of 6 CPUs \(access\.quotas, cpuCount\): 4 are in use$/,
     );
     assert.equal((await server.create(acme)).status, 201);
-    assertRefused(await server.create(acme), /CPUs \(6\): 6 are/);
+    assertRefused(await server.create(acme), /6 CPUs \(access\.quotas, cpuCount\): 6 are/);
     assert.equal((await server.create(other, "large")).status, 201);
     assert.equal((await server.create(other)).status, 201);
-    assertRefused(await server.create(other), /^you have reached the maximum of MiB of memory \(4608\)/);
+    assertRefused(
+      await server.create(other),
+      /^you have reached the quota of 4608 MiB of memory \(access\.quotas, memoryMiB\)/,
+    );
     assertRefused(await server.create(none), /\(0\)/);
+    assert.equal((await server.create(odd, "large")).status, 201);
+    assertRefused(await server.create(odd), /5 CPUs .*: 4 are in use/);
     const limitless = await server.create(acme, "limitless");
     assert.equal(limitless.status, 400);
     assert.match(limitless.json.message, /template 'limitless' has no limit of CPUs/);
@@ -104,7 +151,10 @@ describe("quotas", () => {
     const answers = await Promise.all([first, second].map((id) => resize(id, { cpuCount: 4 })));
     const [refused, ...others] = answers.filter(({ status }) => status !== 200);
     assert.ok(refused && others.length === 0, "both would be 8 CPUs");
-    assertRefused(refused, /^you have reached the maximum of CPUs \(6\): 4 are in use$/);
+    assertRefused(
+      refused,
+      /^you have reached the quota of 6 CPUs \(access\.quotas, cpuCount\): 4 are in use$/,
+    );
     const grown = answers[0]?.status === 200 ? first : second;
     assert.equal((await resize(grown, { cpuCount: 1 })).status, 200);
     assert.equal((await resize(grown === first ? second : first, { cpuCount: 5 })).status, 200);
@@ -118,7 +168,7 @@ describe("quotas", () => {
     assert.equal((await server.create(key)).status, 201);
     assertRefused(
       await server.create(key),
-      /^you have reached the maximum rate of new sandboxes \(2 in 60 s\)$/,
+      /^you have reached the maximum rate of new sandboxes \(2 in 60 s; access\.quotas, creations\)$/,
       "40",
     );
     assert.equal((await server.create(other)).status, 201);

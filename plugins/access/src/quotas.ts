@@ -1,16 +1,14 @@
-import {
-  type Admission,
-  type Clock,
-  type CountedSandbox,
-  SandboxError,
-  type TemplateFacts,
-} from "@coppice/core";
+import { type Admissions, type Clock, SandboxError, type TemplateFacts } from "@coppice/core";
 import type { QuotaSettings, TenantQuota } from "./access-config.js";
+import { REASONS } from "./reasons.js";
+
+type Admission = Parameters<Admissions["add"]>[0];
 
 const COUNTABLE = ["cpuCount", "memoryMiB"] as const;
 type Countable = (typeof COUNTABLE)[number];
 
 const WORDS: Readonly<Record<Countable, string>> = { cpuCount: "CPUs", memoryMiB: "MiB of memory" };
+const STORED = { volume: "volumes", snapshot: "snapshots" } as const;
 
 /** Describes for each template the quotas that refuse it in any case: they count a limit that it lacks. */
 export function refusedTemplates(
@@ -49,7 +47,7 @@ export function quotaAdmission({ tenants, everybody }: QuotaSettings, clock: Clo
     const recent = (creations.get(tenant) ?? []).filter((atMs) => atMs > nowMs - per);
     const oldestMs = recent.at(-sandboxes);
     if (oldestMs !== undefined) {
-      const text = `you have reached the maximum rate of new sandboxes (${sandboxes} in ${per / 1000} s)`;
+      const text = `you have reached the maximum rate of new sandboxes (${sandboxes} in ${per / 1000} s; access.quotas, creations)`;
       throw exhausted(text, Math.max(Math.ceil((oldestMs + per - nowMs) / 1000), 1));
     }
     return () => {
@@ -75,17 +73,33 @@ export function quotaAdmission({ tenants, everybody }: QuotaSettings, clock: Clo
       const more = wanted.limits[what];
       if (more === undefined) {
         const text = `template '${wanted.template}' has no limit of ${WORDS[what]}, by which the quota of this tenant counts`;
-        throw new SandboxError("template_without_limit", text);
+        throw new SandboxError(REASONS.template_without_limit, text);
       }
       if (used + more > most) {
-        throw exhausted(`you have reached the maximum of ${WORDS[what]} (${most}): ${used} are in use`);
+        const text = `you have reached the quota of ${most} ${WORDS[what]} (access.quotas, ${what}): ${used} are in use`;
+        throw exhausted(text);
       }
     }
     if (quota.creations === undefined || wanted.state !== "creating") return undefined;
     return rated(wanted.owner, quota.creations);
   };
+  const checkStorage: Admission["checkStorage"] = (owner, { kind, sizeMiB }, existing) => {
+    const quota = quotaOf(owner);
+    const most = quota[STORED[kind]];
+    if (most !== undefined && existing.filter((one) => one.kind === kind).length >= most) {
+      throw exhausted(
+        `you have reached the quota of ${most} ${STORED[kind]} (access.quotas, ${STORED[kind]})`,
+      );
+    }
+    const used = existing.reduce((total, one) => total + one.sizeMiB, 0);
+    if (quota.storageMiB !== undefined && used + sizeMiB > quota.storageMiB) {
+      const text = `${sizeMiB} MiB are more than what is left of the quota of ${quota.storageMiB} MiB (access.quotas, storageMiB): ${used} are in use`;
+      throw exhausted(text);
+    }
+  };
   return {
     check,
+    checkStorage,
     counts: (owner) => {
       const { sandboxes, cpuCount, memoryMiB } = quotaOf(owner);
       return (sandboxes ?? cpuCount ?? memoryMiB) !== undefined;
@@ -93,10 +107,10 @@ export function quotaAdmission({ tenants, everybody }: QuotaSettings, clock: Clo
   };
 }
 
-function sum(records: readonly CountedSandbox[], what: Countable): number {
+function sum(records: readonly Parameters<Admission["check"]>[1][number][], what: Countable): number {
   return records.reduce((total, { limits }) => total + (limits[what] ?? 0), 0);
 }
 
 function exhausted(message: string, retryAfterSeconds = 1): SandboxError {
-  return new SandboxError("quota_reached", message, { retryAfterSeconds });
+  return new SandboxError(REASONS.quota_reached, message, { retryAfterSeconds });
 }

@@ -5,7 +5,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, before, describe, it } from "node:test";
 import { setTimeout as delay } from "node:timers/promises";
-import { definePlugin, ENVD_PORT, type LiveSandbox, type Scope } from "@coppice/core";
+import { definePlugin, ENVD_PORT, type LiveSandbox, type SCOPES } from "@coppice/core";
 import { startTestServer, type TestServer } from "@coppice/core/testing";
 import commands from "@coppice/plugin-commands";
 import localProcess from "@coppice/plugin-local-process";
@@ -127,6 +127,30 @@ describe("/v1 commands", { timeout: 120_000 }, () => {
     assert.ok(raw.equals(Buffer.concat([Buffer.from(text), Buffer.of(0xff)])));
     const last = await json(`/${id}/logs?cursor=999999`);
     assert.deepEqual([last.bytes, last.phase, last.exit_code], ["", "exited", 0]);
+  });
+
+  it("have pages for whose room the ones before made way", async () => {
+    await using narrow = await startTestServer({
+      plugins: [
+        [commands, {}],
+        [commandsV1, { maxPage: "64KiB", maxUnsentPages: "128KiB" }],
+        [localProcess, {}],
+      ],
+    });
+    const { record } = await narrow.sandboxes.create({ template: "base", timeoutMs: 60_000, secure: false });
+    const base = `${narrow.url}/v1/sandboxes/${record.id}/commands`;
+    const argv = ["sh", "-c", "yes | head -c 400000"];
+    const started = await fetch(base, { method: "POST", body: JSON.stringify({ argv }) });
+    const { command_id: id } = (await started.json()) as Answer;
+    let bytes = 0;
+    for (let pages = 0, cursor = 0; ; pages += 1) {
+      const answer = await fetch(`${base}/${id}/logs?cursor=${cursor}&limit=65536`);
+      assert.equal(answer.status, 200, `page ${pages}`);
+      const page = (await answer.json()) as Answer;
+      bytes += page.next_cursor - cursor;
+      cursor = page.next_cursor;
+      if (page.phase !== "running" && bytes === 400_000) break;
+    }
   });
 
   it("are followed by events from any cursor, also while they run and after a broken connection", async () => {
@@ -285,7 +309,7 @@ it("/v1 commands need the scopes of the contract", async () => {
       plugin.guard("api", ({ headers }) => ({
         tenant: "default",
         name: "key",
-        scopes: new Set(String(headers["x-scope"]).split(",") as Scope[]),
+        scopes: new Set(String(headers["x-scope"]).split(",") as (typeof SCOPES)[number][]),
       }));
     },
   });

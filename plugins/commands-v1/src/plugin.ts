@@ -9,13 +9,14 @@ import {
   Sandboxes,
   Spool,
   tenantOf,
+  Tenants,
 } from "@coppice/core";
 import { Commands } from "@coppice/plugin-commands";
 import { mountArchives } from "./archives/archive-routes.js";
 import { Leftovers } from "./archives/leftovers.js";
 import { mountCommands } from "./commands/command-routes.js";
 import { commandsV1Config } from "./commands-v1-config.js";
-import { CommandsV1Store } from "./commands-v1-store.js";
+import { CommandsV1Store } from "./store/commands-v1-store.js";
 import { errorBody } from "./error-body.js";
 import { Growth } from "./logs/growth.js";
 import { logAnswer, mountLogs } from "./logs/log-routes.js";
@@ -24,8 +25,9 @@ import { mountRuns } from "./runs/run-routes.js";
 import { Keeper } from "./sandboxes/keeper.js";
 import { NamedSandboxes } from "./sandboxes/named-sandboxes.js";
 import { mountSandboxes } from "./sandboxes/sandbox-routes.js";
-import { sessionUpgrade } from "./terminals/session-upgrade.js";
+import { sessionSockets } from "./terminals/session-sockets.js";
 import { Terminals } from "./terminals/terminals.js";
+import { REASONS } from "./reasons.js";
 
 /**
  * Durable commands over REST: a command outlives the client that started it, and its log is read by byte cursor, also
@@ -33,8 +35,9 @@ import { Terminals } from "./terminals/terminals.js";
  */
 export const plugin = definePlugin({
   name: "commands-v1",
+  reasons: REASONS,
   config: commandsV1Config,
-  requires: { sandboxes: Sandboxes, commands: Commands, clock: Clock, peers: Peers },
+  requires: { sandboxes: Sandboxes, commands: Commands, clock: Clock, peers: Peers, tenants: Tenants },
   setup(plugin, services) {
     const { config, log } = plugin;
     const file = openedAtStart(() => new CommandsV1Store(plugin.dataDir()));
@@ -49,6 +52,7 @@ export const plugin = definePlugin({
     const spool = new Spool({
       directory: () => join(plugin.dataDir(), "spool"),
       maxBytes: config.maxSpool,
+      tenants: services.tenants,
     });
     plugin.onStart(() => spool.clear());
     const leftovers = new Leftovers(services.sandboxes);
@@ -75,8 +79,7 @@ export const plugin = definePlugin({
     mountRuns(router, { runs, answerLog, ...shared });
     mountArchives(router, { spool, ...shared });
 
-    const sessions = sessionUpgrade({ terminals, growth, ...shared });
-    plugin.onStop(() => sessions.close());
-    plugin.upgrade("api", `${config.basePath}/sandboxes/:id/sessions/:sid`, sessions.accept);
+    const sessions = `${config.basePath}/sandboxes/:id/sessions/:sid`;
+    plugin.webSocket("api", [sessions], sessionSockets({ terminals, growth, ...shared }));
   },
 });

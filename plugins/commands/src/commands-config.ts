@@ -50,6 +50,9 @@ export const commandsConfig = z.strictObject({
   subscriberBuffer: size("256KiB").describe(
     "Output held for a client that reads slowly, before the command is made to wait.",
   ),
+  maxUntaken: size("512MiB").describe(
+    "Output of all commands that clients have not taken, where one has over 64 KiB of it, and 2 MiB for each command that waits for them. Beyond it such clients are cut off, of the command, sandbox and tenant that has the most.",
+  ),
   killedOutputGrace: duration("200ms").describe(
     "How long children of a killed command may hold its output open.",
   ),

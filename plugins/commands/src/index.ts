@@ -18,6 +18,8 @@ export {
   type StartedCommand,
 } from "./contract/commands.js";
 export { bytesJson, type BytesInPieces, type BytesJsonOptions } from "./contract/bytes-json.js";
-export { describeExit, type ExitReport } from "./contract/exit-report.js";
+export { logPageQuery } from "./http/logs-routes.js";
+export { withKeepalives } from "./contract/keepalive.js";
+export { TextLines } from "./contract/text-lines.js";
 export { pageBytes, type PageBytesOptions } from "./contract/page-bytes.js";
 export { pageBody, pageJson, type PageJson } from "./contract/page-json.js";

@@ -11,10 +11,12 @@ import { OutputLogs } from "./output-log/output-logs.js";
 import { mountProcessRpc } from "./rpc/process-rpc.js";
 import { ProcessTable } from "./table/process-table.js";
 import { mountSandboxLogs } from "./http/sandbox-logs-routes.js";
+import { REASONS } from "./reasons.js";
 
 /** Runs commands in sandboxes: one table, served as `process.Process` and as NDJSON. */
 export const plugin = definePlugin({
   name: "commands",
+  reasons: REASONS,
   config: commandsConfig,
   requires: { clock: Clock, peers: Peers, sandboxes: Sandboxes },
   provides: [Commands],

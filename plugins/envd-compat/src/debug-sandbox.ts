@@ -3,11 +3,13 @@ import {
   ENVD_PORT,
   type Guard,
   isLocalClient,
+  isLoopbackName,
   type LiveSandbox,
-  type Sandboxes,
   SandboxError,
-  type TargetResolver,
+  type Sandboxes,
+  type Targets,
 } from "@coppice/core";
+import { REASONS } from "./reasons.js";
 
 const DEBUG_SANDBOX_ID = "debug";
 const PORTS: ReadonlyMap<string, number> = new Map([
@@ -17,11 +19,15 @@ const PORTS: ReadonlyMap<string, number> = new Map([
 
 /**
  * Restricts the debug sandbox, which has no token and a well-known id, to clients of this machine, at each port and
- * address, and keeps out foreign web pages in a local browser.
+ * address, and keeps out foreign web pages in a local browser. Any program can name this machine in `Host`, so the
+ * address decides.
  */
-export const debugGuard: Guard = ({ target, headers }) => {
-  if (target?.sandbox.record.id !== DEBUG_SANDBOX_ID || isLocalClient(headers)) return;
-  throw new SandboxError("debug_sandbox_remote", "the debug sandbox is for clients of this machine");
+export const debugGuard: Guard = (request) => {
+  if (request.target?.sandbox.record.id !== DEBUG_SANDBOX_ID) return;
+  // The address of every client takes a look through the trusted proxies.
+  const { headers, clientAddress, isPassedOn } = request;
+  if (isLoopbackName(clientAddress) && !isPassedOn && isLocalClient(headers)) return;
+  throw new SandboxError(REASONS.debug_sandbox_remote, "the debug sandbox is for clients of this machine");
 };
 
 /**
@@ -29,7 +35,7 @@ export const debugGuard: Guard = ({ target, headers }) => {
  * created at the first request. It requires no token, so it needs both a loopback listener and a client that is no
  * foreign web page. Concurrent requests share one creation; after a kill or a failure the next one creates another.
  */
-export function debugTarget(sandboxes: Sandboxes, template: string): TargetResolver {
+export function debugTarget(sandboxes: Sandboxes, template: string): Parameters<Targets["add"]>[0] {
   let making: Promise<LiveSandbox> | undefined;
   return async (message, _url, listener) => {
     const port = PORTS.get(listener.name);

@@ -187,9 +187,17 @@ describe("the envd of a sandbox", () => {
         NO_TOKEN,
         "GET /envs",
       );
+      const probed = await call(server.url, "GET /health", { to: server.sandboxes.get(record.id), headers });
+      assert.equal(probed.status, 403);
+      const reserved = await call(server.url, "POST /init", { to: server.sandboxes.get(record.id), headers });
+      assert.equal(reserved.status, 404);
       assert.equal(state(), "paused");
     }
     const headers = { "x-access-token": record.accessToken ?? "" };
+    const to = server.sandboxes.get(record.id);
+    assert.equal((await call(server.url, "GET /health", { to, headers })).status, 204);
+    assert.equal(state(), "running");
+    await server.sandboxes.pause(record.id);
     assert.equal(
       (await call(server.url, "GET /envs", { to: server.sandboxes.get(record.id), headers })).status,
       200,
@@ -460,6 +468,20 @@ describe("debug mode", () => {
         );
     // No program listens on that port: an admitted request gets the edge's answer.
     assert.equal(await browse(server.url, "/", { host, ...addressed, "e2b-sandbox-port": "8080" }), 502);
+  });
+
+  it("is for no other machine, whatever that calls itself", async () => {
+    await using server = await debugServer(memoryBackend(), { http: { trustedProxies: ["127.0.0.1"] } });
+    assert.equal(await browse(server.urls["envd"] ?? "", "/files?path=x", { host: "localhost" }), 200);
+    const addressed = { "host": "localhost", "e2b-sandbox-id": "debug", "e2b-sandbox-port": "49983" };
+    for (const [address, status] of [
+      ["198.51.100.7", 403],
+      ["2001:db8::7", 403],
+      ["127.0.0.1", 200],
+    ] as const) {
+      const headers = { ...addressed, "x-forwarded-for": address };
+      assert.equal(await browse(server.url, "/files?path=x", headers), status, address);
+    }
   });
 
   it("is absent unless it is switched on and the listener is on loopback", async () => {

@@ -1,12 +1,8 @@
 import { setImmediate } from "node:timers/promises";
-import {
-  ENVD_PORT,
-  SandboxError,
-  type Sandboxes,
-  type TargetQuestion,
-  type TargetResolver,
-} from "@coppice/core";
+import { ENVD_PORT, SandboxError, type Sandboxes, type Targets } from "@coppice/core";
 import { parseSignedFileRequest, SignatureCheck } from "./file-signature.js";
+
+type TargetResolver = Parameters<Targets["add"]>[0];
 
 // A few milliseconds of hashing between turns of the event loop.
 const TRIED_AT_ONCE = 1000;
@@ -36,6 +32,6 @@ export function signatureTarget(sandboxes: Sandboxes): TargetResolver {
 }
 
 /** The method of the request, or the one that a browser's preflight asks for. */
-function methodOf({ method = "", headers }: TargetQuestion): string {
+function methodOf({ method = "", headers }: Parameters<TargetResolver>[0]): string {
   return method === "OPTIONS" ? (headers["access-control-request-method"] ?? "") : method;
 }

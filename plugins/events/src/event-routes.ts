@@ -1,8 +1,7 @@
-import { type CreationContext, type Router, requestOf, SandboxError, tenantOf } from "@coppice/core";
+import { type Router, requestOf, SandboxError, tenantOf } from "@coppice/core";
 import { z } from "zod";
-import { listOfServers } from "./store/list-of-servers.js";
-import { EVENT_TYPES } from "./store/event-type.js";
-import { parsePage } from "./store/parse-page.js";
+import { type ListContext, listOfServers, parsePage } from "./store/list-of-servers.js";
+import { EVENT_TYPES } from "./store/event-body.js";
 import type { WebhookRoutesOptions } from "./webhooks/webhook-routes.js";
 
 export type EventRoutesOptions = Omit<WebhookRoutesOptions, "webhooks">;
@@ -11,7 +10,7 @@ const event = z.looseObject({ id: z.string(), timestamp: z.iso.datetime() });
 
 /** Serves GET /events/sandboxes and GET /events/sandboxes/:id: the events of a tenant. */
 export function mountEvents(router: Router, { store, events, peers }: EventRoutesOptions): void {
-  const list = async (ctx: CreationContext, sandbox?: string) => {
+  const list = async (ctx: ListContext, sandbox?: string) => {
     const query = requestOf(ctx).url.searchParams;
     const page = parsePage(query);
     const types = parseTypes(query);

@@ -2,8 +2,8 @@ import assert from "node:assert/strict";
 import { join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import { it } from "node:test";
-import { fakeClock, SeededRandom } from "@coppice/core/testing";
-import { startEventsServer, until } from "./testing/events-server.js";
+import { eventually, fakeClock, SeededRandom } from "@coppice/core/testing";
+import { startEventsServer } from "./testing/events-server.js";
 
 it("an event has the fields that E2B's clients read, each type with its details", async () => {
   const sandboxes = { maximumLimits: { cpuCount: 4 } };
@@ -133,7 +133,7 @@ it("a failed recording is repeated, and nothing is stored twice", async () => {
   database.exec("ALTER TABLE hidden RENAME TO event");
   database.close();
   await server.clock.advance(5000);
-  await until("both events", async () => (await server.types(id)).length >= 2);
+  await eventually("both events", async () => (await server.types(id)).length >= 2);
   assert.deepEqual(await server.types(id), ["created", "killed"]);
 });
 

@@ -6,6 +6,7 @@ import {
   SandboxEvents,
   TargetGuard,
   TenantRecords,
+  Tenants,
 } from "@coppice/core";
 import { Deliverer } from "./webhooks/deliverer.js";
 import { mountEvents } from "./event-routes.js";
@@ -15,26 +16,32 @@ import { EventsStore } from "./store/events-store.js";
 import { mountWebhooks } from "./webhooks/webhook-routes.js";
 import { ownWebhooks, sharedWebhooks, type WebhookRecords } from "./webhooks/webhook-records.js";
 import { Webhooks } from "./webhooks/webhooks.js";
+import { REASONS } from "./reasons.js";
 
 /** Events of sandboxes: kept for a while, listed, and delivered to webhooks. */
 export const plugin = definePlugin({
   name: "events",
+  reasons: REASONS,
   config: eventsConfig,
-  requires: { events: SandboxEvents, clock: Clock, peers: Peers, records: TenantRecords },
-  setup(context, { events, clock, peers, records }) {
+  requires: { events: SandboxEvents, clock: Clock, peers: Peers, records: TenantRecords, tenants: Tenants },
+  setup(context, { events, clock, peers, records, tenants }) {
     const { config, log } = context;
     const file = openedAtStart(() => new EventsStore(context.dataDir(), config));
     const store = file.get;
     context.onStart(() => file.open());
     context.onStop(() => file.close());
 
-    const metrics = eventsMetrics(context.metrics, () => file.find()?.deliveries.count() ?? 0);
+    const metrics = eventsMetrics(
+      context.metrics,
+      () => file.find()?.deliveries.count({ state: "pending" }) ?? 0,
+    );
     const guard = new TargetGuard(config.webhooks.privateTargets);
     const deliverer = new Deliverer({
       settings: config.webhooks,
       deliveries: () => store().deliveries,
       guard,
       metrics,
+      tenants,
       clock,
       log,
     });

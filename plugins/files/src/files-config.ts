@@ -21,6 +21,9 @@ export const filesConfig = z.strictObject({
   maxBufferedEvents: count
     .default(10_000)
     .describe("most events that wait for their reader; one more ends the watch with an error"),
+  maxHeldEvents: size("256MiB").describe(
+    "events of all watches that wait for their readers, over 64 KiB each; beyond it the watch that has the most, of the sandbox and tenant that have the most, ends with an error",
+  ),
   keepalive: duration("50s").describe(
     "silence on a watch stream before a keepalive, unless the client asks for another time",
   ),

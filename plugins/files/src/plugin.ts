@@ -1,15 +1,17 @@
 import { join } from "node:path";
 import { Clock, definePlugin, Sandboxes, Targets } from "@coppice/core";
-import { DownloadLinks, downloadLinkTarget } from "./http/download-links.js";
+import { DownloadLinks, downloadLinkGuard, downloadLinkTarget } from "./http/download-links.js";
 import { filesConfig } from "./files-config.js";
 import { mountFiles } from "./http/files-routes.js";
 import { mountFilesystemRpc } from "./rpc/filesystem-rpc.js";
 import { persistentKey } from "./http/link-key.js";
 import { DirectoryWatches, Watchers } from "./watch/watchers.js";
+import { REASONS } from "./reasons.js";
 
 /** The files of sandboxes: `filesystem.Filesystem`, `/files` up and down, links to them, directory watches. */
 export const plugin = definePlugin({
   name: "files",
+  reasons: REASONS,
   config: filesConfig,
   requires: { clock: Clock, sandboxes: Sandboxes, targets: Targets },
   provides: [DirectoryWatches],
@@ -24,6 +26,7 @@ export const plugin = definePlugin({
     plugin.onStart(async () => links.useKey(await persistentKey(join(plugin.dataDir(), "link-key"))));
 
     mountFilesystemRpc(plugin.rpc("envd"), { watchers, config });
-    mountFiles(plugin.http("envd", { errors: "e2b" }), { own: plugin.http("envd"), links, config });
+    const linked = plugin.http("envd", { guard: downloadLinkGuard(links) });
+    mountFiles(plugin.http("envd", { errors: "e2b" }), { own: plugin.http("envd"), linked, links, config });
   },
 });

@@ -1,9 +1,10 @@
-import { duration } from "@coppice/core";
+import { duration, size } from "@coppice/core";
 import { z } from "zod";
 
 const name = z.string().regex(/^[a-z0-9][a-z0-9.-]{0,62}$/, "expected letters, digits, dots and dashes");
 const url = z.url({ protocol: /^https?$/, error: "expected a URL such as http://10.0.0.1:2379" });
 const file = z.string().min(1);
+const secret = z.string().min(32, "expected at least 32 characters");
 
 const etcd = z.strictObject({
   endpoints: z.array(url).min(1).describe("URLs of its members; any of them answers for all."),
@@ -31,10 +32,12 @@ export const fleetConfig = z.strictObject({
     .default("fleet")
     .describe("Listener of this server for the others; it serves nothing else."),
   address: url.describe("URL of that listener, as the others reach it."),
-  secret: z
-    .string()
-    .min(32, "expected at least 32 characters")
-    .describe("The same on all servers of the fleet."),
+  secret: secret.describe("The same on all servers of the fleet; it is never sent."),
+  previousSecrets: z
+    .array(secret)
+    .max(3)
+    .default([])
+    .describe("Former secrets, valid beside it while it is changed on one server after the other."),
   ca: file
     .optional()
     .describe("PEM file with the authority of the others' certificates, where the system's do not do."),
@@ -57,12 +60,15 @@ export const fleetConfig = z.strictObject({
   ),
   gatherTimeout: duration("5s").describe("Time that the other servers have for their part of a list."),
   connectTimeout: duration("3s").describe("Time for a connection to another server."),
+  maxAnswer: size("64MiB").describe(
+    "Largest answer of another server that is read whole, such as its part of a list.",
+  ),
   maxLookups: z
     .int()
     .positive()
     .default(64)
     .describe(
-      "Requests for unknown sandboxes that may ask the store at one time; further ones are not found.",
+      "Requests for what this server does not know that may ask the store and the other servers at one time; as many more of clients without a credential, of which each address has as many as it leaves free.",
     ),
 });
 

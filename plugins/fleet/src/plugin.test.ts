@@ -21,9 +21,9 @@ describe("a server that is to be one of a fleet", () => {
   });
   after(() => rm(directory, { recursive: true }));
 
-  const start = (listeners: object): Promise<unknown> => {
+  const start = (listeners: object, address = "http://127.0.0.1:1"): Promise<unknown> => {
     const file = join(directory, "fleet.sqlite");
-    const settings = { node: "one", address: "http://127.0.0.1:1", secret: "5eed".repeat(16), file };
+    const settings = { node: "one", address, secret: "5eed".repeat(16), file };
     return startTestServer({ server: { listeners }, plugins: [[routes], [fleet, settings]] });
   };
 
@@ -40,5 +40,10 @@ describe("a server that is to be one of a fleet", () => {
       /listeners has no 'fleet'|has a surface 'fleet'|no listener/,
     );
     await assert.rejects(start({ api: LOOPBACK, fleet: { host: "0.0.0.0", port: 0 } }), /without TLS/);
+    for (const address of ["http://10.0.0.1:3100", "http://[2001:db8::1]:3100", "http://a.example"])
+      await assert.rejects(
+        start({ api: LOOPBACK, fleet: LOOPBACK }, address),
+        /fleet\.address is .* without TLS/,
+      );
   });
 });

@@ -1,3 +1,4 @@
+import { randomUUID } from "node:crypto";
 import { readFileSync } from "node:fs";
 import { hostname } from "node:os";
 import { join } from "node:path";
@@ -20,9 +21,10 @@ import {
   Snapshots,
   Targets,
   TenantRecords,
+  Tenants,
+  keptFile,
 } from "@coppice/core";
-import { fleetConfig } from "./fleet-config.js";
-import { readIdentity } from "./membership/identity.js";
+import { type FleetConfig, fleetConfig } from "./fleet-config.js";
 import { Membership } from "./membership/membership.js";
 import { NODES, nodeOf } from "./membership/node-record.js";
 import { SANDBOXES, sandboxOf } from "./records/fleet-sandbox.js";
@@ -38,15 +40,16 @@ import { arrival, Moves, type Moved } from "./placement/moves.js";
 import { askedOf, MACHINE, offer, ownOffer } from "./placement/offer.js";
 import { type clockAnswer, examineFleet } from "./observe/examine-fleet.js";
 import { fleetMetrics } from "./observe/fleet-metrics.js";
-import { FleetPeers } from "./routing/fleet-peers.js";
+import { FleetPeers, isSafeAddress } from "./routing/fleet-peers.js";
+import { LookUps } from "./routing/look-ups.js";
 import { search, searchHere } from "./routing/search.js";
-import { peerConnections } from "./routing/http-peer.js";
+import { connectionsBy } from "./routing/http-peer.js";
 import { KeyView } from "./store/key-view.js";
 import { openStore } from "./store/open-store.js";
-import { fleetCordon, fleetUncordon } from "./verbs/fleet-cordon.js";
+import { FleetSecrets } from "./trust/fleet-secrets.js";
+import { fleetCordon, fleetUncordon, fleetStatus, fleetRemove } from "./verbs/fleet-verbs.js";
 import { fleetDrain } from "./verbs/fleet-drain.js";
-import { fleetRemove } from "./verbs/fleet-remove.js";
-import { fleetStatus } from "./verbs/fleet-status.js";
+import { REASONS } from "./reasons.js";
 
 const PACKAGE = new URL("../package.json", import.meta.url);
 const heldName = z.object({ kind: z.string(), reference: z.string(), tenant: z.string() });
@@ -56,6 +59,7 @@ const IDENTITY = "identity";
 /** Several servers as one: each has its own sandboxes, and passes requests for those of the others on to them. */
 export const plugin = definePlugin({
   name: "fleet",
+  reasons: REASONS,
   config: fleetConfig,
   requires: {
     clock: Clock,
@@ -69,6 +73,7 @@ export const plugin = definePlugin({
     snapshots: Snapshots,
     targets: Targets,
     tenantRecords: TenantRecords,
+    tenants: Tenants,
   },
   verbs: {
     fleet: {
@@ -82,7 +87,9 @@ export const plugin = definePlugin({
   setup(context, services) {
     const { clock, events, listeners, peers, placements, sandboxes, sharedRecords, targets } = services;
     const { config, log } = context;
-    const { secret, address, connectTimeout: connectMs, maxLookups } = config;
+    const { address, connectTimeout: connectMs } = config;
+    const secrets = new FleetSecrets(config);
+    const run = randomUUID();
     const node = config.node ?? hostname().toLowerCase();
     const metrics = fleetMetrics({
       registry: context.metrics,
@@ -103,6 +110,8 @@ export const plugin = definePlugin({
       store,
       node,
       identity: () => identity,
+      run,
+      secrets,
       address: () => address,
       version,
       memoryMiB: MACHINE.memoryMiB,
@@ -114,7 +123,15 @@ export const plugin = definePlugin({
     const nodes = new KeyView({
       store,
       prefix: NODES,
-      parse: nodeOf,
+      parse(entry, name) {
+        const found = nodeOf(entry, secrets);
+        if (found !== undefined && found.secret === undefined)
+          log.warn(
+            { node: name },
+            "a record in the fleet's store does not prove the fleet's secret: it is not used",
+          );
+        return found;
+      },
       onChange: (name, now) => {
         router.forget(name);
         if (now === undefined) lost.lookSoon();
@@ -159,7 +176,8 @@ export const plugin = definePlugin({
     });
     context.onStart(async () => {
       requireListener(config, listeners.all());
-      identity = await readIdentity(join(context.dataDir(), IDENTITY));
+      const kept = await keptFile(join(context.dataDir(), IDENTITY), randomUUID);
+      identity = kept.contents.toString();
       context.onStop(() => Promise.all([nodes.stop(), found.stop(), cordons.stop(), templates.stop()]));
       await nodes.start();
       await found.start();
@@ -173,13 +191,14 @@ export const plugin = definePlugin({
     });
 
     const requireMember = (): void => membership.require();
-    const tls = config.ca === undefined ? {} : { ca: readFileSync(config.ca, "utf8") };
-    const connections = peerConnections(tls);
+    const connections = connectionsBy(config);
     context.onStop(() => connections[Symbol.dispose]());
     const router = new FleetPeers({
       listener: config.listener,
       node,
-      secret,
+      secrets,
+      own: () => ({ identity, run }),
+      isInsecure: () => listeners.all().some(({ name, insecure }) => name === config.listener && insecure),
       store,
       nodes,
       sandboxes: found,
@@ -190,7 +209,7 @@ export const plugin = definePlugin({
       connectMs,
       clock,
       gatherMs: config.gatherTimeout,
-      maxLookups,
+      lookUps: new LookUps(config.maxLookups, services.tenants),
     });
     context.onStop(() => router.end());
     peers.use(router);
@@ -288,18 +307,25 @@ export const plugin = definePlugin({
     });
     context.health("fleet", async () => requireMember());
     context.diagnose("fleet", ({ signal }) =>
-      examineFleet({ store, secret, connections, connectMs, leaseMs: config.lease, clock, signal }),
+      examineFleet({ store, secrets, connections, connectMs, leaseMs: config.lease, clock, signal }),
     );
   },
 });
 
-/** @throws Error for a listener that is missing, or that others reach without TLS and without a word of the operator. */
-function requireListener({ listener }: { readonly listener: string }, listeners: readonly Listener[]): void {
+/** @throws Error for a listener that is missing, or an address or a listener that others reach without TLS and without a word of the operator. */
+function requireListener(
+  { listener, address }: Pick<FleetConfig, "listener" | "address">,
+  listeners: readonly Listener[],
+): void {
   const found = listeners.find(({ name }) => name === listener);
   if (found === undefined)
     throw new Error(`listeners has no '${listener}', where other servers reach this one`);
   if (!found.isLoopback && !found.tls && !found.insecure)
     throw new Error(
-      `listener '${listener}' is on ${found.host} without TLS, and its requests have the fleet's secret: give it a certificate, or say listeners.${listener}.insecure: true`,
+      `listener '${listener}' is on ${found.host} without TLS, and its requests have clients' keys and data: give it a certificate, or say listeners.${listener}.insecure: true`,
+    );
+  if (!found.insecure && !isSafeAddress(address))
+    throw new Error(
+      `fleet.address is ${address}, which others reach without TLS: give it https, or say listeners.${listener}.insecure: true`,
     );
 }

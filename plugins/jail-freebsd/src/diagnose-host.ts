@@ -1,12 +1,14 @@
-import { type Examination, type Finding, messageOf } from "@coppice/core";
+import type { Examination, Finding } from "@coppice/core";
 import type { EnforcedLimit } from "./host/enforced-limits.js";
 import type { HostProblem } from "./host/host-problem.js";
 import { isExecutable } from "./host/is-executable.js";
+import { missingSnapshot } from "./host-problems.js";
 import type { JailBackend } from "./jail-backend.js";
 import { serviceProblems, trialProblems } from "./host-trials.js";
 import type { JailSettings } from "./jail-freebsd-config.js";
 import type { Opened } from "./open-host.js";
 
+const BASE = "base";
 const CODE_INTERPRETER = "code-interpreter-v1";
 const SEE_JAILS = "security.bsd.see_jail_proc";
 const RESTARTS = "daemon(8) begins a server again whose sandboxes live on";
@@ -15,6 +17,12 @@ const UNPROVEN: Finding = {
   severity: "warn",
   message: "no release of this backend has run on FreeBSD: its tests run over stand-ins",
   fix: "scripts/freebsd-smoke.sh <pool> proves most of it on this host, docs/freebsd.md#tested-and-untested has the rest",
+};
+const TRIED: Finding = { severity: "ok", message: "the commands that make a sandbox work" };
+const UNTRIED: Finding = {
+  severity: "warn",
+  message: `the commands that make a sandbox were not tried: there is no snapshot of ${BASE} to clone`,
+  fix: "make one by hand, as docs/freebsd.md#templates says, or create a sandbox when a recipe has built it",
 };
 
 /** Packages that set-up and upgrades take. Node, which runs this, need not be one. */
@@ -26,22 +34,24 @@ export async function diagnoseHost(
   backend: JailBackend,
   { plugins }: Examination,
 ): Promise<readonly Finding[]> {
-  const found = await backend.problems();
-  if (found.length > 0) return asFindings(found);
+  const found = asFindings(await backend.problems());
+  if (found.some(({ severity }) => severity === "fail")) return found;
   const opened = await backend.look();
-  const problems = asFindings(await trialProblems(opened, settings));
+  const { datasets, templates } = opened;
+  const isTried = await datasets.hasSnapshot(templates.snapshotOf(BASE));
+  const problems = isTried ? asFindings(await trialProblems(opened, settings)) : [UNTRIED];
   if (problems.some(({ severity }) => severity === "fail")) return problems;
   const service = asFindings(await serviceProblems(opened, settings));
   return [
     UNPROVEN,
-    { severity: "ok", message: "the commands that make a sandbox work" },
+    ...found,
+    ...(isTried ? [TRIED] : []),
     ...problems,
     ...(service.length > 0 ? service : [{ severity: "ok", message: RESTARTS } as const]),
     ...opened.limits.map(describeLimit),
     await describeSight(opened),
     await describePackages(opened),
     describeNetwork(settings),
-    describeSignatures(settings),
     ...(plugins.has("templates") ? await describeUnpacker(settings) : []),
     ...(plugins.has("jupyter") ? [await describeCodeInterpreter(opened)] : []),
   ];
@@ -82,14 +92,7 @@ function describeNetwork({ network }: JailSettings): Finding {
   if (network.kind === "none") {
     return { severity: "ok", message: "no sandbox reaches the internet (network.kind: none)" };
   }
-  const link = network.kind === "vnet" ? network.bridge : `${network.loopback} and ${network.outside}`;
-  const message = `sandboxes may reach the internet, from ${network.range} by ${link}`;
-  return { severity: "ok", message };
-}
-
-function describeSignatures({ templateSignatures }: JailSettings): Finding {
-  const message =
-    templateSignatures === undefined ? "templates need not be signed" : "templates have to be signed";
+  const message = `sandboxes may reach the internet, from ${network.range} by ${network.bridge}`;
   return { severity: "ok", message };
 }
 
@@ -102,17 +105,9 @@ async function describeUnpacker({ programs }: JailSettings): Promise<readonly Fi
 }
 
 async function describeCodeInterpreter({ datasets, templates }: Opened): Promise<Finding> {
-  const fix = "coppice jail-template build <config.yaml> config/freebsd/code-interpreter-v1.yaml";
-  try {
-    const snapshot = await templates.snapshotOf(CODE_INTERPRETER);
-    const message = `template ${CODE_INTERPRETER} is ${snapshot}`;
-    if (await datasets.hasSnapshot(snapshot)) return { severity: "ok", message };
-    return {
-      severity: "fail",
-      message: `there is no snapshot ${snapshot} for template ${CODE_INTERPRETER}`,
-      fix,
-    };
-  } catch (error) {
-    return { severity: "fail", message: messageOf(error), fix };
+  const snapshot = templates.snapshotOf(CODE_INTERPRETER);
+  if (await datasets.hasSnapshot(snapshot)) {
+    return { severity: "ok", message: `template ${CODE_INTERPRETER} is ${snapshot}` };
   }
+  return { severity: "warn", ...missingSnapshot(snapshot, CODE_INTERPRETER) };
 }

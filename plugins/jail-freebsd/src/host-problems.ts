@@ -1,32 +1,18 @@
 import { realpath } from "node:fs/promises";
-import type { Datasets } from "./zfs/datasets.js";
 import type { Host } from "./host/host.js";
 import { isExecutable } from "./host/is-executable.js";
 import type { HostProblem } from "./host/host-problem.js";
 import type { JailSettings } from "./jail-freebsd-config.js";
-import type { Jails } from "./jails/jails.js";
-import type { SandboxNetworks } from "./network/sandbox-networks.js";
-import type { Templates } from "./templates/templates.js";
-
-export interface HostProblemsOptions {
-  readonly settings: JailSettings;
-  readonly host: Host;
-  readonly datasets: Datasets;
-  readonly jails: Jails;
-  readonly templates: Templates;
-  readonly networks: SandboxNetworks | undefined;
-}
+import type { Opened } from "./open-host.js";
 
 const BASE = "base";
-const PROGRAMS_OF_NETWORK = {
-  none: [],
-  vnet: ["pfctl", "route", "arp"],
-  alias: ["pfctl", "sockstat"],
-} as const;
+const PROGRAMS_OF_NETWORK = { none: [], vnet: ["pfctl", "route", "arp"] } as const;
 
 /** Returns the problems of this host under these settings. All programs must be present. */
-export async function hostProblems(options: HostProblemsOptions): Promise<readonly HostProblem[]> {
-  const { datasets, host, jails, networks, settings, templates } = options;
+export async function hostProblems(
+  settings: JailSettings,
+  { datasets, host, jails, networks, templates }: Opened,
+): Promise<readonly HostProblem[]> {
   const problems: HostProblem[] = [];
   if (process.getuid?.() !== 0) problems.push({ message: "the server is not root", fix: "run it as root" });
   const dataset = await host.try("zfs", ["get", "-H", "-o", "value", "type", datasets.parent]);
@@ -34,11 +20,9 @@ export async function hostProblems(options: HostProblemsOptions): Promise<readon
     const fix = `zfs create -p ${datasets.parent}, or set jail-freebsd.dataset`;
     problems.push({ message: `dataset ${datasets.parent}: ${dataset.stderr.trim()}`, fix });
   } else {
-    const snapshot = await templates.snapshotOf(BASE);
-    if (!(await datasets.hasSnapshot(snapshot))) {
-      const fix = "coppice jail-template build, or by hand: docs/freebsd.md";
-      problems.push({ message: `there is no snapshot ${snapshot}`, fix });
-    }
+    const snapshot = templates.snapshotOf(BASE);
+    // A recipe's template is built while the server runs.
+    if (!(await datasets.hasSnapshot(snapshot))) problems.push(missingSnapshot(snapshot, BASE));
   }
   await jails.names();
   const directory = await realpath(settings.directory);
@@ -51,12 +35,14 @@ export async function hostProblems(options: HostProblemsOptions): Promise<readon
   return problems;
 }
 
-/** Returns the missing programs that sandboxes need. Those that only build or verify templates are left out. */
-export async function missingPrograms({
-  network,
-  programs,
-  templateSignatures,
-}: JailSettings): Promise<readonly HostProblem[]> {
+/** A template that sandboxes are cloned from where no recipe has built it. */
+export function missingSnapshot(snapshot: string, template: string): HostProblem {
+  const message = `there is no snapshot ${snapshot}: without a recipe that builds it, no sandbox has the template ${template}`;
+  return { severity: "warn", message, fix: "docs/freebsd.md#templates, by a recipe or by hand" };
+}
+
+/** Returns the missing programs that sandboxes need. Those that only build templates are left out. */
+export async function missingPrograms({ network, programs }: JailSettings): Promise<readonly HostProblem[]> {
   const needed = [
     ...([
       "zfs",
@@ -73,12 +59,11 @@ export async function missingPrograms({
       "rctl",
     ] as const),
     ...PROGRAMS_OF_NETWORK[network.kind],
-    ...(templateSignatures === undefined ? [] : (["signify"] as const)),
   ];
   const problems: HostProblem[] = [];
   for (const name of needed) {
     if (await isExecutable(programs[name])) continue;
-    const fix = `${name === "signify" ? "pkg install signify, or " : ""}set jail-freebsd.programs.${name}`;
+    const fix = `set jail-freebsd.programs.${name}`;
     problems.push({ message: `there is no program ${programs[name]}`, fix });
   }
   return problems;
@@ -86,7 +71,7 @@ export async function missingPrograms({
 
 /** Returns the problems by which a new sandbox would reach devices or networks of the host that it must not reach. */
 export async function hostGaps(
-  { host, networks }: Pick<HostProblemsOptions, "host" | "networks">,
+  { host, networks }: Opened,
   settings: JailSettings,
 ): Promise<readonly HostProblem[]> {
   return [...(await devfsProblems(host, settings)), ...((await networks?.gaps()) ?? [])];

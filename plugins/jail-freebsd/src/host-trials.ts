@@ -6,7 +6,7 @@ import type { HostProblem } from "./host/host-problem.js";
 import { HostCommandError } from "./host/host.js";
 import type { JailSettings } from "./jail-freebsd-config.js";
 import type { Lease } from "./network/address-pool.js";
-import type { SandboxNetworks } from "./network/sandbox-networks.js";
+import type { VnetNetworks } from "./network/vnet-networks.js";
 import { AGENT, type Opened } from "./open-host.js";
 
 /** A step in the life of a sandbox, and the remedy for a host on which it fails. */
@@ -16,7 +16,7 @@ type Trial = readonly [run: () => Promise<unknown> | undefined, fix: string, sev
 const NAME = "coppice-doctor";
 /** Clone of the template `base` that exists only during the trials. */
 const DATASET = "doctor-trial";
-const BASH = "packages: [bash] and a link /bin/bash in its file, as config/freebsd/base.yaml has them";
+const BASH = "pkg -r <its root> install bash, and a link /bin/bash: docs/freebsd.md#templates";
 /** Exit code of the agent without arguments. */
 const USAGE = 64;
 const EVERYTHING = { allowOut: [], denyOut: [] };
@@ -34,12 +34,10 @@ export async function trialProblems(opened: Opened, settings: JailSettings): Pro
   const root = join(settings.directory, NAME);
   const paths = { name: NAME, root, conf: `${root}.conf`, socket: "", helper: "" };
   const { agentInside, devfsRuleset, limits, procfs, sysvipc } = settings;
-  const origin = await templates.snapshotOf("base");
+  const origin = templates.snapshotOf("base");
   const clone = { origin, mountPoint: root, refquotaMiB: limits.diskMiB, properties: {} };
   const mounts = [...templates.get("base").mounts, { source: programs, target: agentInside, readOnly: true }];
-  const stack =
-    networks !== undefined && lease !== undefined ? networks.stackOf(lease) : { kind: "own" as const };
-  const jail = { name: NAME, hostname: NAME, root, stack, devfsRuleset, procfs, sysvipc, mounts };
+  const jail = { name: NAME, hostname: NAME, root, devfsRuleset, procfs, sysvipc, mounts };
   // A program that is for this system, and needs no library of the jail, says how it is used.
   const startsAgent = `${agentInside}/${AGENT}; [ $? = ${USAGE} ]`;
   const removal: readonly Trial[] = [
@@ -105,7 +103,7 @@ function describe(error: unknown): string {
 }
 
 /** Undefined when the jail of a sandbox has that address. What an earlier trial left goes with this one. */
-async function lastLease(networks: SandboxNetworks): Promise<Lease | undefined> {
+async function lastLease(networks: VnetNetworks): Promise<Lease | undefined> {
   const lease = networks.addresses.last;
   const isUsed = [...(await networks.found())].some(
     ([jail, address]) => jail !== NAME && address === lease.address,

@@ -6,8 +6,7 @@ import type { Logger } from "@coppice/core";
 import type { SandboxSpec } from "@coppice/core/backend";
 import { MemoryLeases, SeededRandom } from "@coppice/core/testing";
 import { Datasets } from "./zfs/datasets.js";
-import { installationOf } from "./host/installation.js";
-import { AliasNetworks } from "./network/alias-networks.js";
+import { installationOf } from "./open-host.js";
 import { JailBackend } from "./jail-backend.js";
 import { JexecHelpers } from "./jails/jexec-helpers.js";
 import { sandboxPaths } from "./jails/sandbox-paths.js";
@@ -194,18 +193,14 @@ describe("hostile input of a client", { skip: reasonWithoutRecordingHost() ?? fa
     const { addresses, host } = recording;
     const settings = recording.settings.network;
     const lease = await addresses.take("abc");
-    for (const networks of [
-      new VnetNetworks({ host, settings, addresses, digest: "0" }),
-      new AliasNetworks({ host, settings, addresses, roots: "/roots" }),
-    ]) {
-      for (const text of strings()) {
-        for (const destination of [text, `192.0.2.1/32${text}`, `${text}192.0.2.1`]) {
-          for (const rules of [
-            { allowOut: [destination], denyOut: [] },
-            { allowOut: [], denyOut: [destination] },
-          ]) {
-            await assert.rejects(networks.restrict(lease, rules), { code: "invalid_argument" });
-          }
+    const networks = new VnetNetworks({ host, settings, addresses, digest: "0" });
+    for (const text of strings()) {
+      for (const destination of [text, `192.0.2.1/32${text}`, `${text}192.0.2.1`]) {
+        for (const rules of [
+          { allowOut: [destination], denyOut: [] },
+          { allowOut: [], denyOut: [destination] },
+        ]) {
+          await assert.rejects(networks.restrict(lease, rules), { code: "invalid_argument" });
         }
       }
     }

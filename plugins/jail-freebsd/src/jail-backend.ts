@@ -1,12 +1,14 @@
 import { readdir, rm, rmdir } from "node:fs/promises";
 import { join } from "node:path";
 import { AgentConnection } from "@coppice/agent";
-import { type AddressLeases, SandboxError, messageOf, type Logger } from "@coppice/core";
+import { type Logger, messageOf, SandboxError } from "@coppice/core";
 import {
+  type AddressLeases,
   type EgressRules,
   egressRulesOf,
-  type FullLimits,
   fullLimits,
+  type FullLimits,
+  ignoring,
   type ImageId,
   type ImageSource,
   type PackSource,
@@ -31,8 +33,7 @@ import { SandboxLink } from "./sandbox-link.js";
 import { resizeSandbox } from "./resize-sandbox.js";
 import { originOf, packedOf, rootOf, type SandboxRoot } from "./sandbox-root.js";
 import { type SandboxPaths, sandboxPaths } from "./jails/sandbox-paths.js";
-import { imageOf, imageText } from "./zfs/image-facts.js";
-import { limitsOf, limitsText } from "./zfs/stored-limits.js";
+import { imageOf, imageText, limitsOf, limitsText } from "./zfs/stored-facts.js";
 
 /** Plan for a jail on an existing dataset. */
 interface JailPlan {
@@ -73,7 +74,7 @@ export class JailBackend implements SandboxBackend {
     remove: async (id: VolumeId) => (await this.#open()).volumes.remove(id),
     usage: async (id: VolumeId) => (await this.#open()).volumes.usage(id),
   };
-  readonly #images = {
+  readonly images = {
     unpack: async (id: ImageId, source: ImageSource, signal: AbortSignal) =>
       (await this.#open()).images.unpack(id, source, signal),
     list: async () => (await this.#open()).images.list(),
@@ -112,11 +113,6 @@ export class JailBackend implements SandboxBackend {
     return this.#settings.network.kind === "none";
   }
 
-  /** Nobody has signed them. */
-  get images(): SandboxBackend["images"] {
-    return this.#settings.templateSignatures === undefined ? this.#images : undefined;
-  }
-
   async *#pack(source: PackSource, signal: AbortSignal): AsyncIterable<Uint8Array> {
     signal.throwIfAborted();
     const opened = await this.#open();
@@ -130,16 +126,16 @@ export class JailBackend implements SandboxBackend {
   }
 
   async check(): Promise<void> {
-    const problems = await this.problems();
+    const problems = (await this.problems()).filter(({ severity }) => severity !== "warn");
     if (problems.length > 0) throw unusable(problems);
   }
 
-  /** Every problem that keeps this host from running the backend. */
+  /** Every problem that keeps this host from running the backend, and with `warn` those that need not. */
   async problems(): Promise<readonly HostProblem[]> {
     const missing = await missingPrograms(this.#settings);
     if (missing.length > 0) return missing;
     try {
-      return await hostProblems({ settings: this.#settings, ...(await this.look()) });
+      return await hostProblems(this.#settings, await this.look());
     } catch (error) {
       return [{ message: messageOf(error), fix: "see docs/freebsd.md" }];
     }
@@ -224,7 +220,6 @@ export class JailBackend implements SandboxBackend {
       name: paths.name,
       hostname: spec.id,
       root: paths.root,
-      stack: link?.stack ?? { kind: "own" },
       devfsRuleset,
       procfs,
       sysvipc,
@@ -379,14 +374,13 @@ export class JailBackend implements SandboxBackend {
     signal: AbortSignal,
   ): Promise<RunningJail> {
     const soon = AbortSignal.any([signal, AbortSignal.timeout(AGENT_TIMEOUT_MS)]);
-    const { commands, writeInPlaceLimit } = this.#settings;
     const use = { user, signal: soon };
-    const options = { defaultUser: user, writeInPlaceLimit };
+    const options = { defaultUser: user };
     const [agent, helper] = await Promise.all([
       connectSoon(paths.socket, soon).then((socket) => AgentConnection.open(socket, options)),
-      commands === "jexec" ? helpers.open(paths, use) : helpers.find(paths, use),
+      helpers.open(paths, use),
     ]);
-    return { agent, helper: helper && new JexecCommands(helper), link };
+    return { agent, helper: new JexecCommands(helper), link };
   }
 
   /** @param sandbox stopped when it has no jail. */
@@ -413,7 +407,6 @@ export class JailBackend implements SandboxBackend {
       workdir: image?.workdir,
       jail,
       hasNetworks: opened.networks !== undefined,
-      commands: this.#settings.commands,
       datasets: opened.datasets,
       jails: opened.jails,
       usage: opened.usage,
@@ -515,7 +508,7 @@ export class JailBackend implements SandboxBackend {
     const paths = sandboxPaths(this.#settings.directory, id);
     await this.#end(opened, id, agent);
     await datasets.destroy(paths.name);
-    await rmdir(paths.root).catch(ifMissing);
+    await rmdir(paths.root).catch(ignoring("ENOENT"));
     await this.#releaseAddress(opened, id);
     await this.#collect(opened);
   }
@@ -568,10 +561,6 @@ export class JailBackend implements SandboxBackend {
       isPrivate,
     });
   }
-}
-
-function ifMissing(error: NodeJS.ErrnoException): void {
-  if (error.code !== "ENOENT") throw error;
 }
 
 function unusable(problems: readonly HostProblem[]): SandboxError {

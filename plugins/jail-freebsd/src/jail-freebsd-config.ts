@@ -1,7 +1,6 @@
-import { MOST_IN_PLACE_BYTES } from "@coppice/agent";
 import { duration, size } from "@coppice/core";
+import { NOT_PUBLIC_IPV4 } from "@coppice/core/backend";
 import { z } from "zod";
-import { networkSettings } from "./network-config.js";
 
 // Written into jail.conf(5) and zfs(8) unquoted: no character may end a value.
 const plainPath = z
@@ -34,6 +33,55 @@ const templateSettings = z.strictObject({
   mounts: z.array(mountSettings).default([]).describe("Directories of the host that are mounted by nullfs"),
 });
 
+/** Accepted by ifconfig(8) and pf.conf(5), with room for the number of an interface. */
+const interfaceName = z.string().regex(/^[a-z][a-z0-9_]{0,13}$/, "expected the name of an interface");
+
+const networkSettings = z.strictObject({
+  kind: z
+    .enum(["none", "vnet"])
+    .default("none")
+    .describe("none: lo0 alone; vnet: an epair(4) on a bridge, and an anchor of pf for each sandbox"),
+  bridge: interfaceName
+    .default("coppicenet0")
+    .describe("The host's bridge for sandboxes, which has the first address of range"),
+  range: z
+    .string()
+    .regex(/^\d{1,3}(\.\d{1,3}){3}\/(1[89]|2[0-8])$/, "expected an IPv4 range of /18 to /28")
+    .pipe(z.cidrv4())
+    .default("10.78.0.0/20")
+    .describe("Addresses for sandboxes, from the tenth on; not used elsewhere on this host or its networks"),
+  firstEpair: z
+    .int()
+    .min(0)
+    .max(16_000)
+    .default(10_000)
+    .describe("Number of the first epair; the server uses one from here on for each address of range"),
+  anchor: z
+    .string()
+    .regex(/^[A-Za-z0-9_-]{1,32}$/, "expected the name of a pf anchor")
+    .default("coppice")
+    .describe(
+      'Parent anchor in pf.conf, `anchor "<name>/*"`, of the anchors of sandboxes; others below it are removed',
+    ),
+  blocked: z
+    .array(z.cidrv4())
+    .default([...NOT_PUBLIC_IPV4])
+    .describe(
+      "Address ranges that no sandbox reaches, whatever its rules; the host itself is always blocked",
+    ),
+  resolvers: z
+    .array(z.ipv4())
+    .default([])
+    .describe(
+      "Name servers that every sandbox may ask, even without internet access and if listed in blocked",
+    ),
+  connections: z
+    .int()
+    .min(16)
+    .default(10_000)
+    .describe("Maximum of pf states per rule of a sandbox; more connections are refused"),
+});
+
 export const jailFreebsdConfig = z.strictObject({
   dataset: datasetName
     .default("zroot/jails")
@@ -51,10 +99,6 @@ export const jailFreebsdConfig = z.strictObject({
   agentInside: plainPath
     .default("/.coppice")
     .describe("Empty directory in every template, where the agent program is mounted read-only"),
-  commands: z
-    .enum(["jexec", "agent"])
-    .default("jexec")
-    .describe("Program that starts commands: jexec(8) on the host, or the agent inside, which is faster"),
   devfsRuleset: z.int().min(1).default(200).describe("Ruleset of devfs.rules for /dev of sandboxes"),
   procfs: z.boolean().default(false).describe("Give sandboxes a /proc"),
   sysvipc: z
@@ -88,10 +132,6 @@ export const jailFreebsdConfig = z.strictObject({
     .min(0)
     .default(1000)
     .describe("Uid and gid of new volumes: those of the default accounts of templates"),
-  usageMaximumAge: duration("1s").describe(
-    "Maximum age of reported resource usage; all sandboxes are measured together",
-  ),
-  sweepEvery: duration("60s").describe("Interval of the removal of failed sandboxes' remains"),
   hostCommandTimeout: duration("30s").describe("Time after which a command of the host is killed and fails"),
   hostOutputLimit: size()
     .prefault("8MiB")
@@ -99,28 +139,13 @@ export const jailFreebsdConfig = z.strictObject({
       "Output of a command of the host beyond which it fails; lists of datasets are read line by line, of any length",
     ),
   templateCommandTimeout: duration("30m").describe(
-    "Timeout of each program that builds a template, or unpacks or packs an image",
+    "Timeout of each program that unpacks or packs an image of a template",
   ),
   unpackerLibraries: z
     .array(plainPath)
     .default(["/lib", "/libexec", "/usr/lib"])
     .describe(
       "Directories of the host that umoci(1) and tar(1) see in their jails, beside those of programs",
-    ),
-  templateSignatures: z
-    .strictObject({
-      publicKey: plainPath.describe("signify(1)'s public key"),
-      directory: plainPath.describe(
-        "Signatures of snapshot guids: <dataset>@<snapshot>.sig or <template>.sig",
-      ),
-    })
-    .optional()
-    .describe("Accept only templates that are signed; without images, which nobody has signed"),
-  writeInPlaceLimit: size()
-    .refine((bytes) => bytes <= MOST_IN_PLACE_BYTES, "at most 240KiB: it goes to the sandbox in one piece")
-    .prefault("128KiB")
-    .describe(
-      "Files up to this size are written in place at once; larger ones are staged beside the target and renamed",
     ),
   programs: z
     .strictObject({
@@ -138,26 +163,24 @@ export const jailFreebsdConfig = z.strictObject({
       pfctl: program("/sbin/pfctl", "pfctl(8)"),
       route: program("/sbin/route", "route(8)"),
       arp: program("/usr/sbin/arp", "arp(8)"),
-      sockstat: program("/usr/bin/sockstat", "sockstat(1)"),
       sysctl: program("/sbin/sysctl", "sysctl(8)"),
       daemon: program("/usr/sbin/daemon", "daemon(8), which `coppice doctor` tries"),
       tar: program("/usr/bin/tar", "tar(1), that of FreeBSD"),
-      pkg: program("/usr/sbin/pkg", "pkg(8)"),
-      pw: program("/usr/sbin/pw", "pw(8)"),
+      pkg: program("/usr/sbin/pkg", "pkg(8), which `coppice doctor` asks"),
       install: program("/usr/bin/install", "install(1)"),
       mkdir: program("/bin/mkdir", "mkdir(1)"),
       chown: program("/usr/sbin/chown", "chown(8)"),
-      ln: program("/bin/ln", "ln(1)"),
       realpath: program("/bin/realpath", "realpath(1)"),
       find: program("/usr/bin/find", "find(1)"),
       rm: program("/bin/rm", "rm(1)"),
       sort: program("/usr/bin/sort", "sort(1)"),
       sh: program("/bin/sh", "sh(1), which sets limits of a process"),
       umoci: program("/usr/local/bin/umoci", "umoci(1), which unpacks images"),
-      signify: program("/usr/local/bin/signify", "signify(1)"),
     })
     .prefault({})
     .describe("Full paths of the programs of the host; PATH is not searched"),
 });
 
 export type JailSettings = z.infer<typeof jailFreebsdConfig>;
+
+export type NetworkSettings = JailSettings["network"];

@@ -18,7 +18,6 @@ it("a command does not enter the jail between the begin of a pause and the resum
       helper: new JexecCommands(started as AgentConnection),
       link: undefined,
     },
-    commands: "jexec",
     jails: jails as Partial<JailSandboxOptions["jails"]> as JailSandboxOptions["jails"],
   };
   const sandbox = new JailSandbox(options as JailSandboxOptions);

@@ -1,7 +1,7 @@
 import { availableParallelism, totalmem } from "node:os";
 import type { Duplex } from "node:stream";
 import type { AgentConnection } from "@coppice/agent";
-import { SandboxError } from "@coppice/core";
+import { SandboxError, MEBIBYTE } from "@coppice/core";
 import {
   Semaphore,
   sharedUntilFailure,
@@ -22,7 +22,6 @@ import {
   type User,
 } from "@coppice/core/backend";
 import type { Datasets } from "./zfs/datasets.js";
-import type { JailSettings } from "./jail-freebsd-config.js";
 import type { Jails } from "./jails/jails.js";
 import type { JexecCommands } from "./jails/jexec-commands.js";
 import type { SandboxLink } from "./sandbox-link.js";
@@ -32,8 +31,8 @@ import type { UsageSampler } from "./zfs/usage-sampler.js";
 export interface RunningJail {
   /** In the jail. */
   readonly agent: AgentConnection;
-  /** On the host; absent where no command was ever started from there. */
-  readonly helper: JexecCommands | undefined;
+  /** On the host. */
+  readonly helper: JexecCommands;
   /** Absent where sandboxes have no network. */
   readonly link: SandboxLink | undefined;
 }
@@ -47,8 +46,6 @@ export interface JailSandboxOptions {
   readonly workdir: string | undefined;
   readonly jail: RunningJail | undefined;
   readonly hasNetworks: boolean;
-  /** Starts new commands; the other program may still run earlier ones. */
-  readonly commands: JailSettings["commands"];
   readonly datasets: Datasets;
   readonly jails: Jails;
   readonly usage: UsageSampler;
@@ -69,8 +66,6 @@ export interface JailSandboxOptions {
   /** Removes the sandbox and frees its resources. */
   readonly onDestroy: (agent: AgentConnection | undefined) => Promise<void>;
 }
-
-const MEBIBYTE = 2 ** 20;
 
 /** A dataset, plus a jail with a connected agent unless the sandbox is stopped. */
 export class JailSandbox implements Sandbox {
@@ -129,11 +124,9 @@ export class JailSandbox implements Sandbox {
   }
 
   async spawn({ ...command }: Command): Promise<Process> {
-    const { commands, workdir } = this.#options;
+    const { workdir } = this.#options;
     if (workdir !== undefined) command.cwd ??= workdir;
     const { agent, helper } = this.#running;
-    await helper?.ready();
-    if (commands === "agent" || helper === undefined) return this.#running.agent.spawn(command);
     do {
       await helper.ready();
       // A sandbox without an agent is lost: no command starts in it, though the helper could still start one.
@@ -179,17 +172,17 @@ export class JailSandbox implements Sandbox {
   /** Disconnects; the sandbox keeps running for a later server. */
   async detach(): Promise<void> {
     this.#isDetached = true;
-    await Promise.all([this.#jail?.agent.close(), this.#jail?.helper?.close()]);
+    await Promise.all([this.#jail?.agent.close(), this.#jail?.helper.close()]);
   }
 
   async #pause(): Promise<void> {
     const { helper } = this.#running;
     const { jails, name } = this.#options;
-    await helper?.hold();
+    await helper.hold();
     try {
       await jails.pause(name);
     } catch (error) {
-      helper?.release();
+      helper.release();
       throw error;
     }
   }
@@ -198,13 +191,13 @@ export class JailSandbox implements Sandbox {
     const { helper } = this.#running;
     const { jails, name } = this.#options;
     await jails.resume(name);
-    helper?.release();
+    helper.release();
   }
 
   async #processes(): Promise<readonly AdoptedProcess[]> {
     if (this.#jail === undefined) return [];
     const { agent, helper } = this.#running;
-    return [...(await agent.processes()), ...((await helper?.processes()) ?? [])];
+    return [...(await agent.processes()), ...(await helper.processes())];
   }
 
   /** Atomic in ZFS: no process has to be stopped. */
@@ -222,7 +215,7 @@ export class JailSandbox implements Sandbox {
     this.#jail = jail;
     const { agent, helper } = jail;
     // The agent ends with the jail. Without the agent or the helper, parts of the jail are out of reach.
-    void Promise.race([agent.closed, ...(helper === undefined ? [] : [helper.closed])]).then(() => {
+    void Promise.race([agent.closed, helper.closed]).then(() => {
       if (!this.#isDestroyed && !this.#isDetached && this.#jail === jail) this.#lose("backend lost");
     });
   }
@@ -235,7 +228,7 @@ export class JailSandbox implements Sandbox {
     await datasets.set(name, "state", "stopped");
     this.#hasRemains = true;
     this.#jail = undefined;
-    jail?.helper?.release();
+    jail?.helper.release();
     await onStop(jail?.agent);
     this.#hasRemains = false;
   }
@@ -273,7 +266,7 @@ export class JailSandbox implements Sandbox {
   async #destroy(): Promise<void> {
     this.#isDestroyed = true;
     this.#starting?.abort(new SandboxError("sandbox_ended", "the sandbox has ended"));
-    this.#jail?.helper?.release();
+    this.#jail?.helper.release();
     // A change that ends later would bring back the anchor and rules.
     await this.#changes.run(() => undefined);
     await this.#options.onDestroy(this.#jail?.agent);

@@ -1,23 +1,19 @@
+import { createHash } from "node:crypto";
 import { chmod, copyFile, mkdir, rename } from "node:fs/promises";
 import { dirname, join } from "node:path";
-import type { DatabaseSync } from "node:sqlite";
+import { DatabaseSync } from "node:sqlite";
 import { agentBinary } from "@coppice/agent";
-import type { AddressLeases, Logger, NetworkLeases } from "@coppice/core";
+import type { Logger } from "@coppice/core";
+import type { AddressLeases, NetworkLeases } from "@coppice/core/backend";
 import { AddressPool } from "./network/address-pool.js";
-import { AliasNetworks } from "./network/alias-networks.js";
-import { BuiltTemplates } from "./templates/built-templates.js";
 import { Datasets } from "./zfs/datasets.js";
 import { type EnforcedLimit, enforcedLimits } from "./host/enforced-limits.js";
 import { Host } from "./host/host.js";
-import { installationOf } from "./host/installation.js";
-import { takeLock } from "./host/lock.js";
 import type { JailSettings } from "./jail-freebsd-config.js";
 import { JexecHelpers } from "./jails/jexec-helpers.js";
 import { Jails } from "./jails/jails.js";
 import { ResourceRules } from "./jails/resource-rules.js";
-import type { SandboxNetworks } from "./network/sandbox-networks.js";
-import { TemplateSignatures } from "./templates/template-signatures.js";
-import { Templates } from "./templates/templates.js";
+import { Templates } from "./sandbox-root.js";
 import { ImageDatasets } from "./zfs/image-datasets.js";
 import { ImageJails } from "./zfs/image-jails.js";
 import { UsageSampler } from "./zfs/usage-sampler.js";
@@ -37,12 +33,10 @@ export interface Opened {
   readonly images: ImageDatasets;
   /** Keeps other servers from this directory; absent where it is only looked at. */
   readonly lock: DatabaseSync | undefined;
-  /** Undefined where signatures are not required. */
-  readonly signatures: TemplateSignatures | undefined;
   /** Address leases of this installation's sandboxes. */
   readonly leases: NetworkLeases;
   /** Undefined where sandboxes have lo0 alone. */
-  readonly networks: SandboxNetworks | undefined;
+  readonly networks: VnetNetworks | undefined;
   /** Undefined where the kernel does no accounting. */
   readonly rules: ResourceRules | undefined;
   readonly usage: UsageSampler;
@@ -66,6 +60,8 @@ export const AGENT = "coppice-agent";
 /** Length of sun_path without its NUL, 103 on FreeBSD, which has the shortest. */
 const LONGEST_SOCKET_PATH = 103;
 const LONGEST_ID = 64;
+const OWNER_DIGITS = 16;
+const SQLITE_BUSY = 5;
 
 /** @throws Error with the reason why this host cannot be used */
 export async function openHost(options: OpenHostOptions): Promise<Opened> {
@@ -85,7 +81,7 @@ export async function openHost(options: OpenHostOptions): Promise<Opened> {
 
 async function openParts(options: OpenHostOptions, lock: DatabaseSync | undefined): Promise<Opened> {
   const { isPrivate, leases: allLeases, log, names, settings } = options;
-  const { dataset, directory, hostCommandTimeout, hostOutputLimit, programs, templateSignatures } = settings;
+  const { dataset, directory, hostCommandTimeout, hostOutputLimit, network, programs } = settings;
   const agent = settings.agent ?? agentBinary();
   if (agent === undefined)
     throw new Error("the agent has not been built: install a C compiler and run set-up");
@@ -124,13 +120,17 @@ async function openParts(options: OpenHostOptions, lock: DatabaseSync | undefine
       program: join(settings.agentInside, AGENT),
       log,
     }),
-    templates: new Templates(settings.templates, {
-      parent: dataset,
-      built: new BuiltTemplates(host, { parent: dataset, builder: owner }),
-    }),
-    signatures: templateSignatures && new TemplateSignatures(host, templateSignatures),
+    templates: new Templates(settings),
     leases,
-    networks: networksOf({ host, leases, settings, digest: owner }),
+    networks:
+      network.kind === "none"
+        ? undefined
+        : new VnetNetworks({
+            host,
+            settings: network,
+            addresses: new AddressPool({ range: network.range, leases }),
+            digest: owner,
+          }),
     rules: held,
     volumes: new VolumeDatasets({
       host,
@@ -145,33 +145,10 @@ async function openParts(options: OpenHostOptions, lock: DatabaseSync | undefine
       settings,
       directory: join(directory, "images"),
     }),
-    usage: new UsageSampler({
-      datasets,
-      rules: held,
-      names,
-      maximumAgeMs: settings.usageMaximumAge,
-    }),
+    usage: new UsageSampler({ datasets, rules: held, names }),
     limits: enforcedLimits(reason),
     programs: await keepAgent(directory, agent),
   };
-}
-
-function networksOf({
-  digest,
-  host,
-  leases,
-  settings: { directory, network: settings },
-}: {
-  readonly host: Host;
-  readonly leases: NetworkLeases;
-  readonly settings: JailSettings;
-  readonly digest: string;
-}): SandboxNetworks | undefined {
-  if (settings.kind === "none") return undefined;
-  const addresses = new AddressPool({ range: settings.range, leases });
-  return settings.kind === "vnet"
-    ? new VnetNetworks({ host, settings, addresses, digest })
-    : new AliasNetworks({ host, settings, addresses, roots: join(directory, "roots") });
 }
 
 /** Replaces the program by a rename: running jails keep the file that they were started from. */
@@ -180,4 +157,26 @@ async function keepAgent(directory: string, agent: string): Promise<string> {
   await copyFile(agent, `${program}.new`);
   await rename(`${program}.new`, program);
   return dirname(program);
+}
+
+/** Identifies the datasets of one installation among others in the same pool. */
+export function installationOf(directory: string): string {
+  return createHash("sha256").update(directory).digest("hex").slice(0, OWNER_DIGITS);
+}
+
+/**
+ * Takes a lock that ends with `close`, or with the process, even after a crash.
+ * @returns undefined while somebody else has it.
+ */
+function takeLock(path: string): DatabaseSync | undefined {
+  // Used only for its lock: Node has none for files.
+  const lock = new DatabaseSync(path, { timeout: 0 });
+  try {
+    lock.exec("BEGIN EXCLUSIVE");
+    return lock;
+  } catch (error) {
+    lock.close();
+    if ((error as { readonly errcode?: number }).errcode !== SQLITE_BUSY) throw error;
+    return undefined;
+  }
 }

@@ -1,9 +1,7 @@
-import { type Logger, SandboxError } from "@coppice/core";
+import { type Logger, SandboxError, MEBIBYTE } from "@coppice/core";
 import type { FullLimits } from "@coppice/core/backend";
 import type { Opened } from "./open-host.js";
-import { limitsText } from "./zfs/stored-limits.js";
-
-const MEBIBYTE = 2 ** 20;
+import { limitsText } from "./zfs/stored-facts.js";
 
 /** Replaces all limits of a running sandbox at once. @throws SandboxError failed_precondition when it uses more. */
 export async function resizeSandbox(

@@ -2,14 +2,13 @@ import type { EgressRules, SandboxId } from "@coppice/core/backend";
 import type { Lease } from "./network/address-pool.js";
 import type { Datasets } from "./zfs/datasets.js";
 import { checkEgressRules } from "./network/egress-policy.js";
-import type { JailStack } from "./jails/jail-conf.js";
-import type { SandboxNetworks } from "./network/sandbox-networks.js";
+import type { VnetNetworks } from "./network/vnet-networks.js";
 
 export interface SandboxLinkOptions {
   readonly id: SandboxId;
   /** Name of the jail and the dataset. */
   readonly name: string;
-  readonly networks: SandboxNetworks;
+  readonly networks: VnetNetworks;
   readonly datasets: Datasets;
 }
 
@@ -43,10 +42,6 @@ export class SandboxLink {
     const { id, networks } = this.#options;
     checkEgressRules(rules);
     if (networks.needsAddress(rules)) this.#lease ??= await networks.addresses.take(id);
-  }
-
-  get stack(): JailStack {
-    return this.#options.networks.stackOf(this.#lease);
   }
 
   /** Loads the rules before the jail exists. @throws HostCommandError */

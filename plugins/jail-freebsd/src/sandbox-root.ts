@@ -1,8 +1,9 @@
 import { SandboxError } from "@coppice/core";
 import type { ImageId, PackSource, SandboxImage, SandboxSpec, SnapshotId } from "@coppice/core/backend";
+import type { JailSettings } from "./jail-freebsd-config.js";
 import type { NullfsMount } from "./jails/jail-conf.js";
 import type { Opened } from "./open-host.js";
-import { imageOf } from "./zfs/image-facts.js";
+import { imageOf } from "./zfs/stored-facts.js";
 
 /** How a sandbox uses its files. */
 export interface SandboxRoot {
@@ -14,20 +15,48 @@ export interface SandboxRoot {
   readonly mounts: readonly NullfsMount[];
 }
 
+/** Snapshots that an operator made: by the names of the layout, or as the settings name them. */
+export class Templates {
+  readonly #settings: Pick<JailSettings, "dataset" | "templates">;
+
+  constructor(settings: Pick<JailSettings, "dataset" | "templates">) {
+    this.#settings = settings;
+  }
+
+  /** @throws SandboxError not_found for an invalid name. */
+  get(name: string): SandboxRoot {
+    const settings = this.#settingsOf(name);
+    return { user: settings?.user ?? "user", workdir: undefined, mounts: settings?.mounts ?? [] };
+  }
+
+  /**
+   * Snapshot that new sandboxes are cloned from, `<dataset>@<snapshot>`. The clone fails when it is missing.
+   * @throws SandboxError not_found for an invalid name.
+   */
+  snapshotOf(name: string): string {
+    const dataset = name === "base" ? "_template" : `${name}-template`;
+    return this.#settingsOf(name)?.snapshot ?? `${this.#settings.dataset}/${dataset}@base`;
+  }
+
+  #settingsOf(name: string): JailSettings["templates"][string] | undefined {
+    // zfs(8) has a limit of 255 characters for a dataset.
+    if (!/^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$/.test(name)) {
+      throw new SandboxError("template_not_found", `jail-freebsd has no template '${name.slice(0, 100)}'`);
+    }
+    return Object.hasOwn(this.#settings.templates, name) ? this.#settings.templates[name] : undefined;
+  }
+}
+
 /** @throws SandboxError not_found for an invalid name of a template. */
 export function rootOf({ templates }: Opened, template: string, image?: SandboxImage): SandboxRoot {
-  if (image === undefined) return { ...templates.get(template), workdir: undefined };
+  if (image === undefined) return templates.get(template);
   return { user: image.user, workdir: image.workdir, mounts: [] };
 }
 
-/** Snapshot that a sandbox is cloned from. @throws SandboxError not_found, invalid_argument, failed_precondition */
+/** Snapshot that a sandbox is cloned from. @throws SandboxError not_found, invalid_argument */
 export async function originOf(opened: Opened, { image, snapshot, template }: SandboxSpec): Promise<string> {
   if (snapshot !== undefined) return keptOf(opened, snapshot, image?.id);
-  const { images, signatures, templates } = opened;
-  if (image !== undefined) return images.snapshotOf(image.id);
-  const origin = await templates.snapshotOf(template);
-  await signatures?.verify(template, origin);
-  return origin;
+  return image === undefined ? opened.templates.snapshotOf(template) : opened.images.snapshotOf(image.id);
 }
 
 /** Snapshot that is packed. @throws SandboxError not_found, invalid_argument for a snapshot of another image. */

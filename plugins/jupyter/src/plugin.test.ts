@@ -1,6 +1,10 @@
 import assert from "node:assert/strict";
+import { mkdtemp, rm, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import { after, before, describe, it } from "node:test";
 import { setTimeout as delay } from "node:timers/promises";
+import { createLogger } from "@coppice/core/testing";
 import { startCodeServer, type CodeSandbox, type CodeServer } from "./testing/code-server.js";
 
 let own: CodeServer;
@@ -94,12 +98,57 @@ describe("bad requests", () => {
       ["/does/not/exist", /exit code 127/],
       ["/bin/false", /^Failed to create context: the kernel ended while it started \(exit code 1\)/],
     ] as const) {
-      await using broken = await startCodeServer({ python });
+      const lines: string[] = [];
+      const log = createLogger("warn", { write: (line) => void lines.push(line) });
+      await using broken = await startCodeServer({ python }, {}, log);
       const other = await broken.create();
-      const { status, body } = await other.run("1");
-      assert.equal(status, 500);
+      const answer = await other.fetch("/execute", { method: "POST", body: '{"code": "1"}' });
+      const body = await answer.text();
+      assert.equal(answer.status, 500);
       assert.match(body, reason);
+      // The SDK for JavaScript shows the status line alone.
+      assert.equal(answer.statusText, body);
+      assert.match(lines.join(""), /"language":"python".*"msg":"kernel did not start"/);
     }
+  });
+
+  it("a language without a kernel is refused with its reason, also in the status line, and logged", async () => {
+    const lines: string[] = [];
+    const log = createLogger("info", { write: (line) => void lines.push(line) });
+    await using logged = await startCodeServer({}, {}, log);
+    const other = await logged.create();
+    const body = JSON.stringify({ code: "1", language: "c\u00f6bol\r\nx: y" });
+    const answer = await other.fetch("/execute", { method: "POST", body });
+    assert.equal(answer.headers.get("x"), null);
+    assert.match(
+      answer.statusText,
+      /^Failed to create context: \{"message": "The 'c bol\\r\\nx: y' kernel is not/,
+    );
+    assert.match(lines.join(""), /The 'c\u00f6bol.*"msg":"code was refused"/);
+  });
+
+  it("a kernel that fails slowly is told in the stream, whose head comes before it, and its output is logged", async (context) => {
+    const directory = await mkdtemp(join(tmpdir(), "coppice-slow-"));
+    context.after(() => rm(directory, { recursive: true }));
+    const python = join(directory, "python");
+    const script = `#!/bin/sh\nuntil [ -e ${directory}/go ]; do sleep 0.05; done\necho first >&2\necho no ipykernel >&2\nexit 1\n`;
+    await writeFile(python, script, { mode: 0o755 });
+    const lines: string[] = [];
+    const log = createLogger("warn", { write: (line) => void lines.push(line) });
+    await using broken = await startCodeServer({ python }, {}, log);
+    const other = await broken.create();
+    const answer = await other.fetch("/execute", { method: "POST", body: '{"code": "1"}' });
+    assert.equal(answer.status, 200);
+    await writeFile(join(directory, "go"), "");
+    const [error, end] = (await answer.text()).trim().split("\n");
+    assert.deepEqual(JSON.parse(error ?? ""), {
+      type: "error",
+      name: "UnexpectedEndOfExecution",
+      value: "Failed to create context: the kernel ended while it started (exit code 1): no ipykernel",
+      traceback: "",
+    });
+    assert.equal(end, '{"type": "end_of_execution"}');
+    assert.match(lines.join(""), /"output":"first\\nno ipykernel\\n"/);
   });
 
   it("a kernel that does not start in time is ended", async () => {

@@ -8,6 +8,7 @@ import {
   unlessAborted,
   WarmUps,
   type LiveSandbox,
+  MemoryRoom,
 } from "@coppice/core";
 import { z } from "zod";
 import { CodeInterpreter } from "./contexts/code-interpreter.js";
@@ -22,6 +23,7 @@ import { Languages } from "./programs/languages.js";
 import { PORTS_OF_KERNEL, PortLeases } from "./programs/port-leases.js";
 import { pythonProgram } from "./programs/python-program.js";
 import { openTransport } from "./transport/transport.js";
+import { REASONS } from "./reasons.js";
 
 const LAST_PORT = 65_535;
 
@@ -44,7 +46,7 @@ const jupyterConfig = z.strictObject({
     .min(1)
     .optional()
     .describe(
-      "Account of the sandbox that kernels run as: `root` as at E2B; the sandbox's default user when absent. `apt-get install` in a cell needs `root`, and a template whose /usr can be written",
+      "Account of the sandbox that kernels run as: `root` as at E2B; when absent the sandbox's default user, or root for contexts whose folder only root may enter. `apt-get install` in a cell needs `root`, and a template whose /usr can be written",
     ),
   transport: z
     .enum(["zeromq", "zmtp"])
@@ -65,7 +67,9 @@ const jupyterConfig = z.strictObject({
     )
     .default({})
     .describe("What is different for sandboxes of a template, by its name"),
-  startTimeout: duration("30s").describe("How long a kernel may take to start"),
+  startTimeout: duration("60s").describe(
+    "How long a kernel may take to start; one for Java takes half a minute on a loaded machine",
+  ),
   keepalive: duration("5s").describe("Silence after which an execution's stream gets a keepalive"),
   interruptGrace: duration("5s").describe(
     "Time that an interrupted cell has to end, and then the kernel to begin the next one, before the kernel is killed",
@@ -93,6 +97,9 @@ const jupyterConfig = z.strictObject({
   ),
   maxMessage: size("128MiB").describe(
     "Largest single message of a kernel. Built-in kernels shorten values and errors to it; a kernel that sends a larger message is ended, and its execution fails",
+  ),
+  maxHeldMessages: size("512MiB").describe(
+    "Messages of all kernels and their clients over 64 KiB that are not complete, or wait for their receiver. Beyond it the kernel that holds the most, of the sandbox that holds the most, of the tenant that holds the most, is ended, or its clients are disconnected",
   ),
   maxError: size("1MiB").describe("Value and traceback of one error; the rest is cut off with a note"),
   maxDataCells: count()
@@ -131,6 +138,7 @@ const jupyterConfig = z.strictObject({
 /** `run_code`: Python kernels inside the sandboxes, behind E2B's code interpreter interface. */
 export const plugin = definePlugin({
   name: "jupyter",
+  reasons: REASONS,
   config: jupyterConfig,
   requires: { clock: Clock, sandboxes: Sandboxes, targets: Targets, warmUps: WarmUps },
   provides: [CodeInterpreter],
@@ -150,6 +158,7 @@ export const plugin = definePlugin({
       ]),
       log,
     );
+    const room = new MemoryRoom(config.maxHeldMessages);
     const contexts = new CodeContexts({
       languages,
       userName: config.user,
@@ -161,6 +170,7 @@ export const plugin = definePlugin({
         maxErrorBytes: config.maxError,
         heartbeat: { clock, intervalMs: config.heartbeat.interval, maxMisses: config.heartbeat.maxMisses },
         portLeases: new PortLeases(config.installedKernels),
+        room,
       },
       zygotes: {
         python,
@@ -201,7 +211,7 @@ export const plugin = definePlugin({
     });
     if (config.server.enabled) {
       const settings = config.server;
-      mountJupyterServer(plugin, { contexts, languages, settings, clock, sandboxes, targets });
+      mountJupyterServer(plugin, { contexts, languages, settings, clock, room, sandboxes, targets });
     }
   },
 });

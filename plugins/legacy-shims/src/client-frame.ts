@@ -1,4 +1,4 @@
-import { SandboxError } from "@coppice/core";
+import { parseJson, SandboxError } from "@coppice/core";
 import { z } from "zod";
 
 /** Message of a client over a WebSocket, in either dialect. */
@@ -23,7 +23,7 @@ const KNOWN_TYPES = ["input", "stdin", "resize"];
 /** Parses a message; a binary one is plain input. @throws SandboxError invalid_argument for an invalid frame. */
 export function parseClientFrame(message: Buffer, isBinary: boolean): ClientFrame {
   if (isBinary) return { type: "input", data: message };
-  const value = parseJson(message);
+  const value = valueOf(message);
   const parsed = textFrame.safeParse(value);
   if (!parsed.success) {
     const named = anyFrame.safeParse(value);
@@ -35,10 +35,10 @@ export function parseClientFrame(message: Buffer, isBinary: boolean): ClientFram
   return { type: "input", data: Buffer.from(frame.type === "input" ? frame.data : frame.text) };
 }
 
-function parseJson(message: Buffer): unknown {
+function valueOf(message: Buffer): unknown {
   try {
-    return JSON.parse(message.toString("utf8"));
+    return parseJson(message);
   } catch {
-    throw new SandboxError("frame_invalid", "a text frame is JSON");
+    throw new SandboxError("frame_invalid", "a text frame is JSON with few values");
   }
 }

@@ -7,15 +7,19 @@ import {
   SandboxError,
   type Sandboxes,
   sandboxesOf,
+  Shares,
+  type Tenants,
+  BoundedBytes,
 } from "@coppice/core";
-import { type Commands, describeExit } from "@coppice/plugin-commands";
+import { describeExit } from "@coppice/core/backend";
+import type { Commands } from "@coppice/plugin-commands";
 import { z } from "zod";
-import { BoundedBytes } from "./bounded-bytes.js";
 import type { LegacyShimsConfig } from "./legacy-shims-config.js";
 
 export interface ExecOptions {
   readonly sandboxes: Sandboxes;
   readonly commands: Commands;
+  readonly tenants: Tenants;
   readonly config: LegacyShimsConfig;
 }
 
@@ -32,17 +36,19 @@ function execBody(config: LegacyShimsConfig) {
 }
 
 /** Serves POST /sandboxes/:id/exec: one command, its whole output in one answer. */
-export function mountExec(router: Router, { sandboxes, commands, config }: ExecOptions): void {
+export function mountExec(router: Router, { sandboxes, commands, tenants, config }: ExecOptions): void {
   const schema = execBody(config);
-  let running = 0;
+  const running = new Shares(config.maxExecutions, tenants);
 
   router.post("/sandboxes/:id/exec", permit("exec"), async (context) => {
     const sandbox = sandboxesOf(context, sandboxes).get(parseSandboxId(context.params["id"]));
     const body = await readJsonBody(context.req, schema, { limitBytes: config.maxBody });
-    if (running >= config.maxExecutions) {
-      throw new SandboxError("execution_limit_reached", `the server already serves ${running} executions`);
+    const { owner } = sandbox.record;
+    const refusal = running.take(owner);
+    if (refusal !== undefined) {
+      const text = `too many executions run (${refusal}): see legacy-shims.maxExecutions`;
+      throw new SandboxError("execution_limit_reached", text);
     }
-    running += 1;
     try {
       const { cmd, args, cwd, env, user, timeout_ms: timeoutMs } = body;
       const command = await commands.start(sandbox, {
@@ -71,7 +77,7 @@ export function mountExec(router: Router, { sandboxes, commands, config }: ExecO
         truncated: stdout.isTruncated || stderr.isTruncated,
       };
     } finally {
-      running -= 1;
+      running.give(owner);
     }
   });
 }

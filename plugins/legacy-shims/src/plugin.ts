@@ -1,8 +1,8 @@
-import { Clock, definePlugin, Sandboxes } from "@coppice/core";
+import { definePlugin, Sandboxes, Tenants } from "@coppice/core";
 import { Commands } from "@coppice/plugin-commands";
 import { mountExec } from "./exec-route.js";
 import { legacyShimsConfig } from "./legacy-shims-config.js";
-import { ShellSockets } from "./shell-sockets.js";
+import { shellSockets } from "./shell-sockets.js";
 
 /**
  * For clients of this server's predecessor: `POST /sandboxes/:id/exec` and the WebSocket `/sandboxes/:id/ws`. Both use
@@ -11,14 +11,12 @@ import { ShellSockets } from "./shell-sockets.js";
 export const plugin = definePlugin({
   name: "legacy-shims",
   config: legacyShimsConfig,
-  requires: { sandboxes: Sandboxes, commands: Commands, clock: Clock },
-  setup(plugin, { sandboxes, commands, clock }) {
+  requires: { sandboxes: Sandboxes, commands: Commands, tenants: Tenants },
+  setup(plugin, { sandboxes, commands, tenants }) {
     const { config } = plugin;
 
-    mountExec(plugin.http("api"), { sandboxes, commands, config });
+    mountExec(plugin.http("api"), { sandboxes, commands, tenants, config });
 
-    const sockets = new ShellSockets({ sandboxes, commands, clock, config });
-    plugin.onStop(() => sockets.close());
-    plugin.upgrade("api", "/sandboxes/:id/ws", sockets.accept);
+    plugin.webSocket("api", ["/sandboxes/:id/ws"], shellSockets({ sandboxes, commands, config }));
   },
 });

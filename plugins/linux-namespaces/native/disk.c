@@ -22,10 +22,17 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum { PROJECT_QUOTA = 2, HELD_LEVELS = 400, BLOCK_BYTES = 512, OVERLAY = 0x794c7630 };
+enum { PROJECT_QUOTA = 2, HELD_LEVELS = 400, BLOCK_BYTES = 512, MEMORY = 0x01021994, HUGE_PAGES = 0x958458f6 };
+
+// An entry takes an inode, of which a file system may have few: as many as blocks of this size.
+enum { ENTRY_BYTES = 4096, ENTRIES_PER_MEBIBYTE = (1 << 20) / ENTRY_BYTES };
 
 static uint64_t measured_bytes;
+// That each entry counts as.
+static uint64_t least_bytes;
 static unsigned long entries_left;
+// True when a name that was read led nowhere: what was moved meanwhile may be counted nowhere.
+static bool has_changed;
 
 /** A directory on the path from the root of the walk. */
 struct level {
@@ -50,21 +57,28 @@ static bool add_name(struct level *level, size_t *room, const char *name) {
   return true;
 }
 
-/** Counts the entries of a directory and collects its subdirectories. Entries that disappear meanwhile use no space. */
+/** Counts the entries of a directory and collects its subdirectories. */
 static bool read_level(struct level *level) {
   size_t room = 0;
   struct stat status;
-  int fd = openat(level->fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  int flags = O_RDONLY | O_DIRECTORY | O_CLOEXEC;
+  // The time of access would tell programs inside how far the walk is. Only an owner and root may do without.
+  int fd = openat(level->fd, ".", flags | O_NOATIME);
+  if (fd < 0 && errno == EPERM) fd = openat(level->fd, ".", flags);
   DIR *entries = fd < 0 ? NULL : fdopendir(fd);
   if (entries == NULL) return fd < 0 || (close(fd), false);
   bool is_complete = true;
   for (struct dirent *entry; is_complete && entries_left > 0 && (entry = readdir(entries)) != NULL;) {
     if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0) continue;
     entries_left--;
-    if (fstatat(fd, entry->d_name, &status, AT_SYMLINK_NOFOLLOW) < 0 || status.st_nlink == 0) continue;
+    if (fstatat(fd, entry->d_name, &status, AT_SYMLINK_NOFOLLOW) < 0 || status.st_nlink == 0) {
+      has_changed = true;
+      continue;
+    }
     bool is_directory = S_ISDIR(status.st_mode);
     // A hard-linked file counts once.
-    measured_bytes += (uint64_t)status.st_blocks * BLOCK_BYTES / (is_directory ? 1 : status.st_nlink);
+    uint64_t bytes = (uint64_t)status.st_blocks * BLOCK_BYTES;
+    measured_bytes += (bytes < least_bytes ? least_bytes : bytes) / (is_directory ? 1 : status.st_nlink);
     if (is_directory) is_complete = add_name(level, &room, entry->d_name);
   }
   closedir(entries);
@@ -113,6 +127,7 @@ static bool measure_tree(int fd) {
       const char *name = level->names + level->next;
       level->next += strlen(name) + 1;
       fd = openat(level->fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+      if (fd < 0) has_changed = true;
       continue;
     }
     if (count > 1 && levels[count - 2].fd < 0) {
@@ -156,7 +171,8 @@ static void add_nameless(struct nameless_files *files, const char *path) {
   struct stat status;
   struct statfs system;
   if (stat(path, &status) < 0 || !S_ISREG(status.st_mode) || status.st_nlink > 0) return;
-  if (statfs(path, &system) < 0 || system.f_type != OVERLAY) return;
+  // Of its layers, or of a volume.
+  if (statfs(path, &system) < 0 || system.f_type == MEMORY || system.f_type == HUGE_PAGES) return;
   if (files->count == files->room) {
     struct nameless *larger = realloc(files->found, (files->room * 2 + 64) * sizeof *larger);
     if (larger == NULL) return;
@@ -259,7 +275,9 @@ static int join_project(const char *directory, uint32_t project) {
 
 static int set_limit(const char *directory, uint32_t project, const char *mebibytes) {
   // In blocks of 1 KiB, whatever the block size of the file system.
-  struct dqblk limits = {.dqb_bhardlimit = strtoull(mebibytes, NULL, 10) * 1024, .dqb_valid = QIF_BLIMITS};
+  uint64_t size = strtoull(mebibytes, NULL, 10);
+  struct dqblk limits = {
+      .dqb_bhardlimit = size * 1024, .dqb_ihardlimit = size * ENTRIES_PER_MEBIBYTE, .dqb_valid = QIF_LIMITS};
   return quota_of(directory, Q_SETQUOTA, project, &limits);
 }
 
@@ -292,7 +310,7 @@ static int spread(const char *directory) {
 _Noreturn void answer_about_disk(const char **words, unsigned count, int say) {
   const char *question = words[0], *directory = words[1];
   uint32_t project = count > 2 ? (uint32_t)strtoul(words[2], NULL, 10) : 0;
-  struct dqblk used;
+  struct dqblk used = {0};
   int result = 0;
   if (strcmp(question, "enforced") == 0) {
     dprintf(say, "%d", is_enforced(directory));
@@ -300,17 +318,20 @@ _Noreturn void answer_about_disk(const char **words, unsigned count, int say) {
     result = spread(directory);
   } else if (strcmp(question, "count") == 0) {
     entries_left = ULONG_MAX;
+    least_bytes = ENTRY_BYTES;
     if (!measure_tree(open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC))) measured_bytes = INT64_MAX;
     dprintf(say, "%" PRIu64 " %lu", measured_bytes, ULONG_MAX - entries_left);
   } else if (strcmp(question, "measure") == 0) {
     entries_left = project;
+    least_bytes = ENTRY_BYTES;
     // A tree that changes too fast to be measured counts as exceeding any limit.
     if (!measure_tree(open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC))) measured_bytes = INT64_MAX;
     if (count > 3) measure_nameless(words[3]);
-    dprintf(say, "%" PRIu64, measured_bytes);
+    dprintf(say, "%" PRIu64 "%s", measured_bytes, has_changed ? " changed" : "");
   } else if (strcmp(question, "usage") == 0) {
     result = quota_of(directory, Q_GETQUOTA, project, &used);
-    if (result == 0) dprintf(say, "%" PRIu64, (uint64_t)used.dqb_curspace);
+    uint64_t least = (uint64_t)used.dqb_curinodes * ENTRY_BYTES;
+    if (result == 0) dprintf(say, "%" PRIu64, used.dqb_curspace < least ? least : (uint64_t)used.dqb_curspace);
   } else if (strcmp(question, "hold") == 0 && count == 4) {
     result = limit_project(directory, words[2], words[3]);
   } else if (strcmp(question, "limit") == 0 && count == 4) {

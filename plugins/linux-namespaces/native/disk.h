@@ -12,7 +12,7 @@ int limit_project(const char *directory, const char *project, const char *mebiby
  *
  *   enforced DIRECTORY                  1 with project quotas, else 0
  *   spread DIRECTORY                    lets the file system keep what is below it in different places
- *   measure DIRECTORY ENTRIES           bytes of a tree, of at most so many entries
+ *   measure DIRECTORY ENTRIES           bytes of a tree, of at most so many entries; and `changed` if a name led nowhere
  *   measure DIRECTORY ENTRIES PROCESSES adds removed files that the processes listed in that file hold open
  *   count DIRECTORY                     bytes and entries of a tree
  *   usage DIRECTORY PROJECT             bytes of a project

@@ -28,7 +28,9 @@
 #include "disk.h"
 
 // Descriptor paths of that many layers need little more than half a page.
-enum { ARGUMENTS_LIMIT = 4, LAYERS_LIMIT = 128, WORDS_LIMIT = 16 };
+enum { ARGUMENTS_LIMIT = 4, LAYERS_LIMIT = 128, WORDS_LIMIT = 16, KEPT_LIMIT = 16 };
+// Descriptors of this process from here on are not those that the agent gets.
+enum { FIRST_KEPT = 4, FIRST_OWN = FIRST_KEPT + KEPT_LIMIT };
 
 static struct given given;
 static int root = -1;
@@ -40,6 +42,10 @@ static int settings = -1;
 // Command line of a program other than the agent.
 static const char *command[WORDS_LIMIT + 1];
 static unsigned command_length;
+
+// Descriptors that the agent gets after its listener.
+static int kept[KEPT_LIMIT];
+static unsigned kept_count;
 
 // Path whose ids the failed instruction could not map.
 static const char *unmapped;
@@ -238,6 +244,37 @@ static int read_only(const char *path) {
   return result;
 }
 
+/** As `bind`, read-only; a missing target needs no cover. */
+static int cover(const char *target, const char *source) {
+  int fd = open_target(target);
+  if (fd < 0) return errno == ENOENT || errno == ENOTDIR ? 0 : -1;
+  int result = bind_descriptor(source, fd, "rsdx");
+  close(fd);
+  return result;
+}
+
+static int detach(const char *path) {
+  int fd = open_target(path);
+  if (fd < 0) return -1;
+  int result = umount2(descriptor_path(fd), MNT_DETACH);
+  close_after(fd);
+  return result;
+}
+
+static int keep(const char *path, const char *mode) {
+  errno = E2BIG;
+  if (kept_count == KEPT_LIMIT) return -1;
+  bool is_inside = mode[0] == 'w';
+  int target = is_inside ? open_target(path) : -1;
+  if (is_inside && target < 0) return -1;
+  int fd = open(is_inside ? descriptor_path(target) : path, (is_inside ? O_RDWR : O_RDONLY) | O_CLOEXEC);
+  if (target >= 0) close_after(target);
+  if (fd < 0) return -1;
+  kept[kept_count] = fcntl(fd, F_DUPFD_CLOEXEC, FIRST_OWN);
+  close_after(fd);
+  return kept[kept_count++];
+}
+
 static int hide(const char *path) {
   struct stat status;
   int fd = open_target(path);
@@ -348,8 +385,8 @@ static int open_program(const char *path) {
   program = open(is_mapped ? descriptor_path(tree) : path, O_RDONLY | O_CLOEXEC);
   unmapped = NULL;
   if (tree >= 0) close(tree);
-  // Away from descriptor 3, which the program gets.
-  return program < 0 ? -1 : (program = fcntl(program, F_DUPFD_CLOEXEC, 10));
+  // Away from the descriptors that the program gets.
+  return program < 0 ? -1 : (program = fcntl(program, F_DUPFD_CLOEXEC, FIRST_OWN));
 }
 
 /** Keeps the capabilities when the user id of root changes. */
@@ -411,7 +448,8 @@ static const struct instruction instructions[] = {
     {"bind", 3},         {"root", 1},              {"read-only", 1},     {"hide", 1},      {"enter", 0},
     {"hostname", 1},     {"loopback", 0},          {"project-quota", 3}, {"program", 1},   {"resource-limit", 2},
     {"capabilities", 1}, {"no-new-privileges", 0}, {"system-calls", 0},  {"volume", 3},    {"null", 1},
-    {"owner", 0},        {"users", 0},             {"argument", 1},
+    {"owner", 0},        {"users", 0},             {"argument", 1},      {"keep", 2},      {"cover", 2},
+    {"detach", 1},
 };
 
 static int follow(const char *name, const char **arguments) {
@@ -435,6 +473,9 @@ static int follow(const char *name, const char **arguments) {
   if (IS("link")) return make('l', first, second, third);
   if (IS("read-only")) return read_only(first);
   if (IS("hide")) return hide(first);
+  if (IS("keep")) return keep(first, second);
+  if (IS("cover")) return cover(first, second);
+  if (IS("detach")) return detach(first);
   if (IS("enter")) return enter();
   if (IS("hostname")) return sethostname(first, strlen(first));
   if (IS("loopback")) return loopback();
@@ -453,14 +494,18 @@ static _Noreturn void give_up(int say, const char *what, const char *argument) {
   _exit(FAILED_INSTRUCTION);
 }
 
-/** Becomes the agent, with the listener as its descriptor 3. */
+/** Becomes the agent, with the listener as its descriptor 3 and what is kept after it. */
 static void become_agent(void) {
-  int descriptor = fcntl(given.listener, F_DUPFD_CLOEXEC, 10);
+  int descriptor = fcntl(given.listener, F_DUPFD_CLOEXEC, FIRST_OWN);
   for (int standard = 0; standard < 3; standard++) dup2(null, standard);
   dup2(descriptor, 3);
-  char *const arguments[] = {"coppice-agent", "listen", "3", NULL};
+  for (unsigned index = 0; index < kept_count; index++) dup2(kept[index], FIRST_KEPT + (int)index);
+  char first[16];
+  snprintf(first, sizeof first, "%d", FIRST_KEPT);
+  char *const plain[] = {"coppice-agent", "listen", "3", NULL};
+  char *const showing[] = {"coppice-agent", "--shown", first, "listen", "3", NULL};
   char *const environment[] = {NULL};
-  syscall(SYS_execveat, program, "", arguments, environment, AT_EMPTY_PATH);
+  syscall(SYS_execveat, program, "", kept_count > 0 ? showing : plain, environment, AT_EMPTY_PATH);
 }
 
 /** Becomes a program that writes its output to `say`, and ends with the launcher. */
@@ -498,8 +543,8 @@ _Noreturn void follow_instructions(const char **words, unsigned count, struct gi
   if (given.users >= 0) give_up(say, "join", "the user namespace");
   if (program < 0) _exit(0);
   if (setsid() < 0) give_up(say, "setsid", "");
-  say = fcntl(say, F_DUPFD_CLOEXEC, 10);
-  null = fcntl(null, F_DUPFD_CLOEXEC, 10);
+  say = fcntl(say, F_DUPFD_CLOEXEC, FIRST_OWN);
+  null = fcntl(null, F_DUPFD_CLOEXEC, FIRST_OWN);
   if (command_length > 0) become_command(say);
   else become_agent();
   give_up(say, "execute", command_length > 0 ? command[0] : "the agent");

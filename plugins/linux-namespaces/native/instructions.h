@@ -35,6 +35,9 @@ struct given {
  *   root PATH                     later paths resolve inside of it, links included
  *   null PATH                     mounted over hidden files; standard input and output of the program
  *   read-only PATH, hide PATH     skipped if missing
+ *   cover TARGET SOURCE           as bind, read-only; skipped if the target is missing
+ *   detach PATH                   unmounts what is mounted there last
+ *   keep PATH MODE                opens a file for the agent: r one of the host, to read, w one of the root, also to write
  *   enter                         makes the root `/` and unmounts the old one
  *   hostname NAME, loopback, capabilities MASK, no-new-privileges, system-calls
  *   resource-limit NAME VALUE     of each process; `files`, `processes`, `data` (bytes), `core`,

@@ -8,6 +8,7 @@
 #include <linux/fs.h>
 #include <linux/netlink.h>
 #include <linux/seccomp.h>
+#include <netinet/in.h>
 #include <sched.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -103,7 +104,7 @@ static const uint16_t absent[] = {
 #define IF_HAS(bits, then, otherwise) BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, (uint32_t)(bits), then, otherwise)
 #define NEW_NAMESPACES \
   (CLONE_NEWNS | CLONE_NEWCGROUP | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET)
-enum { NEW_TIME_NAMESPACE = 0x80, SET_FLAGS_OF_32_BITS = 0x40046602 };
+enum { NEW_TIME_NAMESPACE = 0x80, SET_FLAGS_OF_32_BITS = 0x40046602, TYPE_WITHOUT_FLAGS = 0xf };
 
 static const struct sock_filter clone_rule[] = {
     LOAD(args[0]), IF_HAS(NEW_NAMESPACES, 0, 1), DENY_WITH(EPERM), ALLOW,
@@ -119,11 +120,17 @@ static const struct sock_filter ioctl_rule[] = {
     DENY_WITH(EPERM), ALLOW,
 };
 // Families that a network namespace confines, and the netlink families for routes and sockets in it. libaudit, used by
-// sudo and PAM, reads this error as a kernel without audit.
+// sudo and PAM, reads this error as a kernel without audit. Of the internet families TCP, UDP and ICMP alone: for others
+// the host's kernel loads modules (SCTP, DCCP, L2TP), whoever asks, and programs fall back from MPTCP.
 static const struct sock_filter socket_rule[] = {
-    LOAD(args[0]), IF_IS(AF_UNIX, 8, 0), IF_IS(AF_INET, 7, 0), IF_IS(AF_INET6, 6, 0), IF_IS(AF_NETLINK, 1, 0),
+    LOAD(args[0]), IF_IS(AF_UNIX, 19, 0), IF_IS(AF_INET, 7, 0), IF_IS(AF_INET6, 6, 0), IF_IS(AF_NETLINK, 1, 0),
     DENY_WITH(EAFNOSUPPORT),
-    LOAD(args[2]), IF_IS(NETLINK_ROUTE, 2, 0), IF_IS(NETLINK_SOCK_DIAG, 1, 0), DENY_WITH(EPROTONOSUPPORT), ALLOW,
+    LOAD(args[2]), IF_IS(NETLINK_ROUTE, 13, 0), IF_IS(NETLINK_SOCK_DIAG, 12, 0), DENY_WITH(EPROTONOSUPPORT),
+    LOAD(args[1]), BPF_STMT(BPF_ALU | BPF_AND | BPF_K, TYPE_WITHOUT_FLAGS), IF_IS(SOCK_SEQPACKET, 7, 0),
+    IF_IS(SOCK_DCCP, 6, 0),
+    LOAD(args[2]), IF_IS(0, 5, 0), IF_IS(IPPROTO_TCP, 4, 0), IF_IS(IPPROTO_UDP, 3, 0), IF_IS(IPPROTO_ICMP, 2, 0),
+    IF_IS(IPPROTO_ICMPV6, 1, 0),
+    DENY_WITH(EPROTONOSUPPORT), ALLOW,
 };
 // Docker's five, and fixed addresses (ADDR_NO_RANDOMIZE) for debuggers and sanitizers, which weaken only the caller.
 static const struct sock_filter personality_rule[] = {

@@ -1,5 +1,5 @@
 import { it } from "node:test";
-import { testConformance } from "@coppice/core/testing";
+import { testConformance } from "@coppice/conformance";
 import { endInit } from "./testing/end-init.js";
 import { openInternet, reasonWithoutEgress } from "./testing/open-internet.js";
 import { openTestBackend, reasonToSkip } from "./testing/test-backend.js";

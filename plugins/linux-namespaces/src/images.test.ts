@@ -67,6 +67,19 @@ describe("images of linux-namespaces", { skip, concurrency: 1 }, () => {
     assert.deepEqual(await readdir(join(opened.directory, "images")), []);
   });
 
+  it("count each entry as 4 KiB at least: it takes an inode, of which a host may have few", async () => {
+    await using opened = await openTestBackend();
+    const { images } = opened.backend;
+    const empty = Array.from({ length: 500 }, (_, at) => ({ name: `empty/${at}` }));
+    const below = await unpack(opened.backend, { layers: [ROOT, empty] });
+    assert.ok(Number(await images?.usage(below)) >= 500 * 4096);
+    const sandbox = await sandboxOf(opened.backend, below);
+    for (let at = 0; at < 100; at += 1) await writeText(sandbox, `/more/${at}`, "");
+    await sandbox.committing?.commit("above");
+    await sandbox.destroy();
+    assert.ok(Number(await images?.usage("above")) >= 100 * 4096);
+  });
+
   it("stay while something is made of them, and go with the last thing that was, also when the server changes", async () => {
     await using opened = await openTestBackend();
     const { backend, directory } = opened;

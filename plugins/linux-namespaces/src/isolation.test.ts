@@ -69,8 +69,12 @@ describe("a sandbox of linux-namespaces", { skip: reasonToSkip() ?? false, concu
         assert.notDeepEqual(exit, { code: 0 }, `${place} is visible: ${output}`);
       }
       assert.equal(
-        (await asRoot("ls -A /root /home/user /mnt /srv /sys")).output.replace(/\/.*:\n/g, "").trim(),
+        (await asRoot("ls -A /root /home/user /mnt /srv")).output.replace(/\/.*:\n/g, "").trim(),
         "",
+      );
+      assert.doesNotMatch(
+        (await asRoot("find /sys ! -path '/sys/devices/system/cpu*'")).output,
+        /\/sys\/(?!devices(\/system)?$)/m,
       );
     } finally {
       await rm(secret, { recursive: true });
@@ -320,7 +324,7 @@ describe("a sandbox of linux-namespaces", { skip: reasonToSkip() ?? false, concu
     if (!(await wholeLimits(opened.backend)).has("memoryMiB"))
       return context.skip("no control group holds memory");
     const { exit } = await asRoot("exec tail /dev/zero");
-    assert.deepEqual(exit, { signal: "SIGKILL" });
+    assert.deepEqual(exit, { signal: "SIGKILL", shortage: { resource: "memory", limit: "256 MiB" } });
     assert.deepEqual((await asRoot("true")).exit, { code: 0 });
     const { memoryTotalBytes, memoryUsedBytes } = await sandbox.stats();
     assert.equal(memoryTotalBytes, 256 * 2 ** 20);

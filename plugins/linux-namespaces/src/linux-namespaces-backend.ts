@@ -1,7 +1,7 @@
 import { mkdir, readdir } from "node:fs/promises";
 import { join, resolve } from "node:path";
 import { AgentConnection, agentBinary, ProcessDescriptors } from "@coppice/agent";
-import { SandboxError, messageOf, type Logger } from "@coppice/core";
+import { SandboxError, messageOf, type Logger, MEBIBYTE } from "@coppice/core";
 import {
   type EgressRules,
   egressRulesOf,
@@ -22,6 +22,7 @@ import { connectAgent } from "./connect-agent.js";
 import { ControlGroup } from "./limits/control-groups.js";
 import type { FoundOnHost } from "./diagnose-host.js";
 import { DiskWatch } from "./limits/disk-watch.js";
+import { VolumeWatch } from "./limits/volume-watch.js";
 import { areClosed, checkEgressRules } from "./network/egress.js";
 import {
   type LaunchedSandbox,
@@ -29,6 +30,7 @@ import {
   launchInstructions,
   overlayLayer,
   workDirectories,
+  type MountedVolume,
 } from "./launcher/launch-instructions.js";
 import { type RestartedSandbox, NamespaceSandbox } from "./namespace-sandbox.js";
 import type { LinuxNamespacesSettings } from "./linux-namespaces-config.js";
@@ -46,6 +48,7 @@ import type { Chain } from "./storage/layer-store.js";
 import { templateSettings, wrongDirectories } from "./templates/templates.js";
 import { findUplinkProgram } from "./network/uplink-program.js";
 import { type Opened, closeEgress, needsUplink, openHost } from "./open-host.js";
+import { REASONS } from "./reasons.js";
 
 /** Possible remains of a sandbox without a connection. */
 interface Remains extends Pick<SandboxFacts, "firstId" | "network" | "project"> {
@@ -70,7 +73,6 @@ interface HeldSandbox {
   readonly isNew: boolean;
 }
 
-const MEBIBYTE = 2 ** 20;
 const ADOPTION_TIMEOUT_MS = 5_000;
 
 /** Runs sandboxes in namespaces with an overlay file system, control groups, and an agent as first process. */
@@ -104,6 +106,7 @@ export class LinuxNamespacesBackend implements SandboxBackend {
   readonly #directory: string;
   readonly #alive = new Map<string, NamespaceSandbox>();
   readonly #diskWatch: DiskWatch;
+  readonly #volumeWatch: VolumeWatch;
   #opening: Promise<Opened> | undefined;
   /** False where all users of a sandbox are the same account, which no image has. */
   #hasAccounts = true;
@@ -115,6 +118,12 @@ export class LinuxNamespacesBackend implements SandboxBackend {
     this.#log = log;
     this.#directory = resolve(settings.directory);
     this.#diskWatch = new DiskWatch(this.#directory, log);
+    this.#volumeWatch = new VolumeWatch({
+      diskWatch: this.#diskWatch,
+      log,
+      measure: async (id) => (await this.#open()).volumes.measure(id),
+      close: async (id) => (await this.#open()).volumes.close(id),
+    });
   }
 
   get defaultLimits(): FullLimits {
@@ -145,7 +154,7 @@ export class LinuxNamespacesBackend implements SandboxBackend {
     }
     if (problems.length + wrong.length === 0) return;
     const message = `linux-namespaces cannot use this host: ${[...problems, ...wrong].join("; ")}`;
-    throw new SandboxError(wrong.length > 0 ? "host_setting_invalid" : "host_unusable", message);
+    throw new SandboxError(wrong.length > 0 ? REASONS.host_setting_invalid : "host_unusable", message);
   }
 
   async provision(spec: SandboxSpec, signal: AbortSignal): Promise<Sandbox> {
@@ -166,7 +175,7 @@ export class LinuxNamespacesBackend implements SandboxBackend {
     let firstId: number | undefined;
     try {
       const hasWayOut = spec.egress === undefined ? spec.allowInternetAccess : !areClosed(spec.egress);
-      network = hasWayOut ? opened.egress?.take() : undefined;
+      network = hasWayOut ? opened.egress?.take(spec.reaches) : undefined;
       project = opened.quotas?.take();
       firstId = opened.ids?.take();
       group = opened.groups.of(spec.id);
@@ -186,6 +195,7 @@ export class LinuxNamespacesBackend implements SandboxBackend {
         firstId,
         network,
         isRestricted: spec.egress !== undefined,
+        watchedVolumes: watchedOf(volumes),
       };
       const wanted = { paths, template, facts, group, volumes, hasLayers: false };
       const started = await this.#start(opened, wanted, spec.egress, signal);
@@ -294,7 +304,16 @@ export class LinuxNamespacesBackend implements SandboxBackend {
       await opened.launcher.remove(paths.socket, paths.init, ...workDirectories(paths, root.overlays.length));
       group = opened.groups.of(spec.id);
       const isRestricted = before.isRestricted === true || spec.egress !== undefined || areClosed(rules);
-      const facts = { ...before, limits, groups: group.record, network, isRestricted, firstId };
+      const watchedVolumes = watchedOf(volumes);
+      const facts = {
+        ...before,
+        limits,
+        groups: group.record,
+        network,
+        isRestricted,
+        firstId,
+        watchedVolumes,
+      };
       const wanted = { paths, template: root, facts, group, volumes, hasLayers: true };
       return { group, ...(await this.#start(opened, wanted, rules, signal)) };
     } catch (error) {
@@ -411,17 +430,18 @@ export class LinuxNamespacesBackend implements SandboxBackend {
   }
 
   async #hold(opened: Opened, sandbox: HeldSandbox): Promise<NamespaceSandbox> {
-    const { agent, facts, group, paths } = sandbox;
+    const { facts, paths } = sandbox;
     const { root } = facts;
     const made = new NamespaceSandbox({
       ...opened,
       ...sandbox,
-      knownKills: agent === undefined || sandbox.isNew ? 0 : (await group.usage()).outOfMemoryKills,
       snapshots: opened.users === undefined ? opened.snapshots : undefined,
       limitsOf: (limits) => fullLimits(limits, this.#settings.limits),
       diskScanEntries: this.#settings.diskScanEntries,
       log: this.#log,
-      diskWatch: this.#settings.diskLimit === "end" ? this.#diskWatch : undefined,
+      ...(this.#settings.diskLimit === "end"
+        ? { diskWatch: this.#diskWatch, volumeWatch: this.#volumeWatch }
+        : { diskWatch: undefined, volumeWatch: undefined }),
       // Layers in memory go with the last process.
       onRestart:
         root === undefined || facts.memoryLayersMiB !== undefined
@@ -565,4 +585,10 @@ function mountRefusal(error: unknown): SandboxError | undefined {
   // A link on the way appears as ENOTDIR or ELOOP.
   const text = `no volume can be mounted at '${path}': ${reason}`;
   return new SandboxError("mounts_invalid", text, { cause: error });
+}
+
+/** Ids for the record; undefined for none, as in records of earlier servers. */
+function watchedOf(volumes: readonly MountedVolume[]): readonly string[] | undefined {
+  const watched = volumes.filter(({ isWatched }) => isWatched).map(({ id }) => id);
+  return watched.length === 0 ? undefined : watched;
 }

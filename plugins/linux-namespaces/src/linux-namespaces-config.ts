@@ -91,9 +91,19 @@ export const linuxNamespacesConfig = z
       .describe("Full path of pasta or slirp4netns, for egress without root; searched for unless set"),
     egressRange: z
       .string()
-      .regex(/^10\.\d{1,3}\.0\.0\/16$/, "expected a range such as 10.213.0.0/16")
+      .regex(
+        /^10\.\d{1,3}\.0\.0\/16$/,
+        "expected a range 10.N.0.0/16, such as 10.213.0.0/16: networks of sandboxes take all of it",
+      )
       .default("10.213.0.0/16")
-      .describe("Addresses for sandboxes with egress; not used elsewhere on this host or its networks"),
+      .describe(
+        "Addresses for sandboxes with egress, 10.N.0.0/16; not used elsewhere on this host or its networks",
+      ),
+    egressConnections: z
+      .int()
+      .min(64)
+      .default(8_192)
+      .describe("Connections of one sandbox with egress that the host's kernel tracks at one time"),
     egressBlocked: z
       .array(z.cidrv4())
       .default([...NOT_PUBLIC_IPV4])
@@ -111,7 +121,9 @@ export const linuxNamespacesConfig = z
     diskLimit: z
       .enum(["end", "report"])
       .default("end")
-      .describe("Without project quotas: end a sandbox that exceeds diskMiB, or only report it"),
+      .describe(
+        "Without project quotas: end a sandbox that exceeds diskMiB, or fills a volume past its size, or only report it",
+      ),
     diskScanEntries: z
       .int()
       .min(0)

@@ -21,7 +21,8 @@ describe("the end of a sandbox's first process", { skip: reasonToSkip() ?? false
     let loss: string | undefined;
     void sandbox.lost?.then((reason) => (loss = reason));
     const { exit } = await runScript(sandbox, "exec dd if=/dev/zero of=/dev/null bs=256M count=1");
-    assert.deepEqual(exit, { signal: "SIGKILL" });
+    const shortage = { resource: "memory", limit: "64 MiB" };
+    assert.deepEqual(exit, { signal: "SIGKILL", shortage });
     assert.equal((await runScript(sandbox, "echo alive")).output, "alive\n");
     assert.equal(loss, undefined);
 
@@ -29,6 +30,31 @@ describe("the end of a sandbox's first process", { skip: reasonToSkip() ?? false
     assert.equal(await sandbox.lost, "out of memory");
     await sandbox.destroy();
     assert.deepEqual(await opened.leaks(), []);
+  });
+
+  it("is not that of a process that fails, whose exit says what the sandbox lacked meanwhile", async (context) => {
+    await using opened = await openTestBackend();
+    const limits = await wholeLimits(opened.backend);
+    if (!limits.has("memoryMiB") || !limits.has("processes"))
+      return context.skip("no control group counts it");
+    const sandbox = await makeSandbox(opened.backend, { limits: { memoryMiB: 64, processes: 16 } });
+    const found: string[] = [];
+    sandbox.shortages?.watch(({ resource }) => found.push(resource));
+    // A shell that goes on tells 128 and the signal of its child.
+    const child = "dd if=/dev/zero of=/dev/null bs=256M count=1; exit $?";
+    assert.deepEqual((await runScript(sandbox, child)).exit, {
+      code: 137,
+      shortage: { resource: "memory", limit: "64 MiB" },
+    });
+    const many =
+      'python3 -c \'import os\nfor _ in range(32): os.fork() or os.execvp("sleep", ["sleep", "1"])\'';
+    const { exit } = await runScript(sandbox, many);
+    assert.deepEqual(exit, { code: 1, shortage: { resource: "processes", limit: "16" } });
+    assert.deepEqual(found, ["memory", "processes"]);
+    assert.deepEqual((await runScript(sandbox, "exit 3")).exit, { code: 3 });
+    assert.deepEqual((await runScript(sandbox, "kill -9 $$")).exit, { signal: "SIGKILL" });
+    assert.deepEqual(found, ["memory", "processes"]);
+    await sandbox.destroy();
   });
 
   it("by a fault of the host is reported by the server that adopted it, despite earlier kills for lack of memory", async () => {

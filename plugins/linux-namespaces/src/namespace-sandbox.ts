@@ -3,12 +3,13 @@ import { join } from "node:path";
 import { statfs } from "node:fs/promises";
 import { availableParallelism, totalmem } from "node:os";
 import type { AgentConnection } from "@coppice/agent";
-import { SandboxError, type Logger } from "@coppice/core";
+import { type Logger, messageOf, SandboxError, MEBIBYTE } from "@coppice/core";
 import {
   Semaphore,
   sharedUntilFailure,
   type Command,
   type EgressRules,
+  type Exit,
   type Files,
   type FullLimits,
   type ImageId,
@@ -23,7 +24,9 @@ import {
   type User,
 } from "@coppice/core/backend";
 import type { ControlGroup, GroupUsage } from "./limits/control-groups.js";
+import { Shortages } from "./limits/shortages.js";
 import type { DiskWatch, Watched } from "./limits/disk-watch.js";
+import type { VolumeWatch } from "./limits/volume-watch.js";
 import { DiskQuota, filesWithQuota } from "./limits/disk-quota.js";
 import { areClosed, checkEgressRules, type Egress } from "./network/egress.js";
 import { InsideConnections } from "./network/inside-connections.js";
@@ -47,11 +50,11 @@ export interface NamespaceSandboxOptions extends Pick<
   /** Completes limits with the backend's defaults. */
   readonly limitsOf: (limits: Limits) => FullLimits;
   readonly diskScanEntries: number;
-  /** Processes that the kernel killed at the memory limit before this server. */
-  readonly knownKills: number;
   readonly log: Logger;
   /** Ends the sandbox when it exceeds its disk limit; undefined where this is disabled or not needed. */
   readonly diskWatch: DiskWatch | undefined;
+  /** Ends the sandbox when a volume of it exceeds its size; undefined as above. */
+  readonly volumeWatch: VolumeWatch | undefined;
   /** True while its layers are empty. */
   readonly isNew: boolean;
   /** Restarts the sandbox after its processes have ended; undefined where its files end with them. */
@@ -68,7 +71,6 @@ export interface RestartedSandbox {
   readonly agent: AgentConnection;
 }
 
-const MEBIBYTE = 2 ** 20;
 const DISK_MEASURED_EVERY_MS = 10_000;
 /** Excess over the disk limit at which a sandbox is ended. Writes over the API are refused earlier, at the limit. */
 const DISK_TOLERANCE = 1 / 16;
@@ -85,6 +87,7 @@ export class NamespaceSandbox implements Sandbox {
   readonly committing?: { commit(id: ImageId): Promise<void> };
   readonly #loss = Promise.withResolvers<Loss>();
   readonly lost = this.#loss.promise;
+  readonly shortages: Shortages;
   readonly adoption = {
     processes: async () => (this.#facts.isStopped === true ? [] : this.#agent.processes()),
   };
@@ -104,14 +107,16 @@ export class NamespaceSandbox implements Sandbox {
   #isCommitted = false;
   /** Changes to the facts run one after the other. */
   readonly #changes = new Semaphore();
+  /** So do those that freeze or thaw it. */
+  readonly #freezes = new Semaphore();
+  /** Rejects when the server leaves it. */
+  readonly #left = Promise.withResolvers<never>();
   #isDestroyed = false;
   #isDetached = false;
   #isPaused = false;
+  /** Last measurement, which is true until a process runs: the server, too, changes files by its agent. */
+  #known: { readonly clock: string; readonly limits: FullLimits; readonly stats: Stats } | undefined;
   #lastUsage = { atMs: performance.now(), cpuMicros: 0 };
-  /** Processor time before the last measurement of its disk. */
-  #measuredAtCpuMicros: number | undefined;
-  /** Known number of processes that the kernel killed at the memory limit. */
-  #knownKills: number;
   #isOverDisk = false;
   /** True while its layers are empty. */
   #isNew: boolean;
@@ -119,16 +124,21 @@ export class NamespaceSandbox implements Sandbox {
   constructor(options: NamespaceSandboxOptions) {
     const { facts, group } = options;
     this.id = facts.id;
+    this.#left.promise.catch(() => undefined);
     const { agent, diskScanEntries, launcher, onRestart, paths } = options;
     this.#quota = new DiskQuota({
-      measure: async () => Number(await launcher.disk("measure", paths.layers, diskScanEntries)),
+      measure: async () => (await launcher.measure(paths.layers, diskScanEntries)).bytes,
       limitBytes: facts.limits.diskMiB * MEBIBYTE,
       maximumAgeMs: DISK_MEASURED_EVERY_MS,
     });
     this.#options = options;
     this.#facts = facts;
     this.#group = group;
-    this.#knownKills = options.knownKills;
+    this.shortages = new Shortages({
+      group: () => this.#group,
+      limits: () => this.#limits,
+      isNew: options.isNew || agent === undefined,
+    });
     this.#isNew = options.isNew;
     this.#inside = new InsideConnections(launcher);
     if (agent !== undefined) this.#attach(agent);
@@ -162,13 +172,8 @@ export class NamespaceSandbox implements Sandbox {
 
   async spawn(command: Command): Promise<Process> {
     const { workdir } = this.#facts;
-    const placed =
-      command.cwd === undefined && workdir !== undefined ? { ...command, cwd: workdir } : command;
-    const started = await this.#agent.spawn(placed);
-    void started.exit.then(async ({ signal }) => {
-      if (signal === "SIGKILL") await this.#reportMemoryKills();
-    });
-    return started;
+    const cwd = command.cwd ?? workdir;
+    return this.#agent.spawn({ ...command, cwd, env: { ...this.#threads(), ...command.env } });
   }
 
   async user(name?: string): Promise<User> {
@@ -188,12 +193,19 @@ export class NamespaceSandbox implements Sandbox {
     const group = this.#group;
     this.#requireAlive();
     const limits = this.#limits;
+    const clock = group.recentClock;
+    const known = this.#known;
+    if (known !== undefined && clock === known.clock && limits === known.limits) {
+      this.#lastUsage = { ...this.#lastUsage, atMs: performance.now() };
+      this.#quota.confirm();
+      return { ...known.stats, cpuUsedPercent: 0 };
+    }
     const usage = await group.usage();
-    this.#knownKills = Math.max(this.#knownKills, usage.outOfMemoryKills);
+    this.shortages.look();
     const hasMemoryLimit = group.record["memory"] !== undefined;
     const memoryTotalBytes = hasMemoryLimit ? Math.min(limits.memoryMiB * MEBIBYTE, totalmem()) : totalmem();
-    const disk = await this.#disk(usage.cpuMicros);
-    return {
+    const disk = await this.#disk();
+    const stats = {
       cpuCount: limits.cpuCount,
       cpuUsedPercent: this.#cpuSinceLast(usage),
       memoryUsedBytes: Math.min(usage.memoryBytes ?? 0, memoryTotalBytes),
@@ -201,11 +213,16 @@ export class NamespaceSandbox implements Sandbox {
       memoryCacheBytes: usage.memoryCacheBytes ?? 0,
       ...disk,
     };
+    this.#known = clock === undefined ? undefined : { clock, limits, stats };
+    return stats;
   }
 
   /** Disconnects; the sandbox keeps running for a later server. */
   async detach(): Promise<void> {
     this.#isDetached = true;
+    this.#left.reject(new SandboxError("server_stopped", "the server stops"));
+    // Nobody would thaw it before the next server.
+    await this.#freezes.run(() => undefined);
     await this.#connection?.close();
   }
 
@@ -237,15 +254,23 @@ export class NamespaceSandbox implements Sandbox {
     const isHeldByFileSystem = memoryLayersMiB !== undefined || project !== undefined;
     const inside = new InsideConnections(this.#options.launcher);
     this.#connection = agent;
-    this.#measuredAtCpuMicros = undefined;
+    agent.explain = (exit, sinceMs) => this.#explain(exit, sinceMs);
+    this.#known = undefined;
     this.#inside = inside;
     this.#files = isHeldByFileSystem ? agent.files : filesWithQuota(agent.files, this.#quota);
     const watched = isHeldByFileSystem ? undefined : this.#watchDisk();
-    void agent.closed.then(async () => {
+    const leaveVolumes = this.#options.volumeWatch?.use(this.#facts.watchedVolumes ?? [], {
+      id: this.id,
+      clock: () => this.#group.clock,
+      whileStill: (work) => this.#whileStill(work),
+      end: () => this.#endOverDisk(),
+    });
+    void agent.closed.then(() => {
       inside.close();
       if (watched !== undefined) this.#options.diskWatch?.remove(watched);
+      leaveVolumes?.();
       const isExpected = this.#isDestroyed || this.#isDetached || this.#facts.isStopped === true;
-      if (!isExpected && this.#connection === agent) this.#loss.resolve(await this.#lossReason());
+      if (!isExpected && this.#connection === agent) this.#loss.resolve(this.#lossReason());
     });
   }
 
@@ -316,7 +341,7 @@ export class NamespaceSandbox implements Sandbox {
       this.#isHalted = false;
       this.#group = begun.group;
       this.#facts = begun.facts;
-      this.#knownKills = 0;
+      this.shortages.beginAnew();
       this.#quota.limitBytes = begun.facts.limits.diskMiB * MEBIBYTE;
       await this.#record({ isStopped: undefined });
       this.#attach(begun.agent);
@@ -325,27 +350,44 @@ export class NamespaceSandbox implements Sandbox {
     }
   }
 
+  async #endOverDisk(): Promise<void> {
+    if (this.#isDestroyed || this.#isDetached) return;
+    this.#isOverDisk = true;
+    const init = await readInit(this.#options.paths);
+    if (init !== undefined) await this.#options.launcher.end(init, this.#group.thawFile);
+  }
+
   #watchDisk(): Watched {
     const { diskWatch, launcher, log, paths } = this.#options;
     const { id } = this;
     const limitBytes = (): number => this.#quota.limitBytes * (1 + DISK_TOLERANCE);
+    // A measurement looks at every file. None has changed where no process has run.
+    let last: { readonly clock: string | undefined; readonly usedBytes: number } = {
+      clock: undefined,
+      usedBytes: 0,
+    };
     const watched: Watched = {
       id,
       get limitBytes() {
         return limitBytes();
       },
       measure: async () => {
-        const processes = this.#group.paths.slice(0, 1).map((path) => join(path, "cgroup.procs"));
-        return Number(await launcher.disk("measure", paths.layers, EVERY_ENTRY, ...processes));
+        const clock = this.#group.clock;
+        if (clock !== undefined && clock === last.clock) return last.usedBytes;
+        const [group] = this.#group.paths;
+        const processes = group === undefined ? undefined : join(group, "cgroup.procs");
+        const look = () => launcher.measure(paths.layers, EVERY_ENTRY, processes);
+        let { bytes, hasChanged } = await look();
+        // Else a program could hide its files by moving them on and on.
+        if (hasChanged && bytes <= limitBytes()) ({ bytes, hasChanged } = await this.#whileStill(look));
+        last = { clock: hasChanged ? undefined : clock, usedBytes: bytes };
+        return bytes;
       },
       end: async (usedBytes) => {
-        if (this.#isDestroyed || this.#isDetached) return;
-        this.#isOverDisk = true;
         const usedMiB = Math.round(usedBytes / MEBIBYTE);
         const fields = { sandbox: id, diskMiB: this.#limits.diskMiB, usedMiB };
         log.warn(fields, "sandbox exceeds its disk limit; ending it");
-        const init = await readInit(paths);
-        if (init !== undefined) await launcher.end(init, this.#group.thawFile);
+        await this.#endOverDisk();
       },
     };
     diskWatch?.add(watched, this.#isNew);
@@ -353,31 +395,60 @@ export class NamespaceSandbox implements Sandbox {
     return watched;
   }
 
+  /** Runs something while no process of the sandbox runs, if they can be frozen. */
+  async #whileStill<T>(work: () => Promise<T>): Promise<T> {
+    return this.#freezes.run(async () => {
+      const group = this.#group;
+      const isRunning = group.canFreeze && !this.#isPaused && this.#facts.isStopped !== true;
+      const isFrozen =
+        isRunning &&
+        (await group.freeze().then(
+          () => true,
+          () => false,
+        ));
+      try {
+        return await Promise.race([work(), this.#left.promise]);
+      } finally {
+        if (isFrozen && !this.#isDestroyed) {
+          await group.thaw().catch((error: unknown) => {
+            this.#options.log.warn({ sandbox: this.id, reason: messageOf(error) }, "sandbox was not thawed");
+          });
+        }
+      }
+    });
+  }
+
   async #pause(): Promise<void> {
     void this.#agent;
-    await this.#group.freeze();
-    this.#isPaused = true;
+    await this.#freezes.run(async () => {
+      await this.#group.freeze();
+      this.#isPaused = true;
+    });
   }
 
   async #resume(): Promise<void> {
     void this.#agent;
-    await this.#group.thaw();
-    this.#isPaused = false;
+    await this.#freezes.run(async () => {
+      await this.#group.thaw();
+      this.#isPaused = false;
+    });
   }
 
   async #takeSnapshot(snapshots: SnapshotStore, id: SnapshotId): Promise<void> {
-    this.#requireAlive();
-    const { paths } = this.#options;
-    const group = this.#group;
-    const { images = [], isStopped, snapshots: chain = [], template } = this.#facts;
-    const isFrozen = this.#isPaused || isStopped === true;
-    if (!isFrozen) await group.freeze();
-    using _image = this.#options.images.hold(images[0]);
-    try {
-      await snapshots.keep(id, { layers: paths.layers, template, images, chain });
-    } finally {
-      if (!isFrozen && !this.#isDestroyed) await group.thaw();
-    }
+    await this.#freezes.run(async () => {
+      this.#requireAlive();
+      const { paths } = this.#options;
+      const group = this.#group;
+      const { images = [], isStopped, snapshots: chain = [], template } = this.#facts;
+      const isFrozen = this.#isPaused || isStopped === true;
+      if (!isFrozen) await group.freeze();
+      using _image = this.#options.images.hold(images[0]);
+      try {
+        await snapshots.keep(id, { layers: paths.layers, template, images, chain });
+      } finally {
+        if (!isFrozen && !this.#isDestroyed) await group.thaw();
+      }
+    });
   }
 
   /** @throws SandboxError failed_precondition when usage exceeds the new limits, or files are in memory. */
@@ -461,14 +532,13 @@ export class NamespaceSandbox implements Sandbox {
     return this.#facts.limits;
   }
 
-  /** @param cpuMicros processor time of its processes until now; undefined where it is unknown. */
-  async #disk(cpuMicros?: number): Promise<Pick<Stats, "diskUsedBytes" | "diskTotalBytes">> {
+  async #disk(): Promise<Pick<Stats, "diskUsedBytes" | "diskTotalBytes">> {
     const { paths, quotas } = this.#options;
     const facts = this.#facts;
     const total = this.#limits.diskMiB * MEBIBYTE;
     if (facts.memoryLayersMiB === undefined) {
       const counted = facts.project === undefined ? undefined : await quotas?.usage(facts.project);
-      const used = counted ?? (await this.#measureDisk(cpuMicros));
+      const used = counted ?? (await this.#quota.measure());
       return { diskUsedBytes: Math.min(used, total), diskTotalBytes: total };
     }
     // Files in memory are visible only in its own namespace.
@@ -477,12 +547,13 @@ export class NamespaceSandbox implements Sandbox {
     return { diskUsedBytes: (blocks - bavail) * bsize, diskTotalBytes: blocks * bsize };
   }
 
-  /** A measurement looks at every file. None has changed where no process has run: the server writes by the agent. */
-  async #measureDisk(cpuMicros: number | undefined): Promise<number> {
-    if (cpuMicros !== undefined && cpuMicros === this.#measuredAtCpuMicros) return this.#quota.confirm();
-    const used = await this.#quota.measure();
-    this.#measuredAtCpuMicros = cpuMicros;
-    return used;
+  /**
+   * Variable that tells nproc(1), OpenMP and libraries for numbers how many processors the limit is worth: they count
+   * those that they may run on. To let it run on fewer ones alone would leave others idle that have nothing to do.
+   */
+  #threads(): Readonly<Record<string, string>> {
+    const count = Math.max(1, Math.ceil(this.#limits.cpuCount));
+    return this.#group.canLimit && count < availableParallelism() ? { OMP_NUM_THREADS: String(count) } : {};
   }
 
   #cpuSinceLast({ cpuMicros = 0 }: GroupUsage): number {
@@ -494,13 +565,12 @@ export class NamespaceSandbox implements Sandbox {
     return Math.min(most, Math.max(0, (100 * (cpuMicros - last.cpuMicros)) / elapsedMicros));
   }
 
-  async #reportMemoryKills(): Promise<void> {
-    if (this.#isDestroyed) return;
-    const { outOfMemoryKills } = await this.#group.usage();
-    if (outOfMemoryKills <= this.#knownKills) return;
-    this.#knownKills = outOfMemoryKills;
-    const fields = { sandbox: this.id, memoryMiB: this.#limits.memoryMiB, kills: outOfMemoryKills };
-    this.#options.log.warn(fields, "sandbox reached its memory limit; the kernel killed a process");
+  /** An end that nobody saw is that of the whole sandbox, and one by another signal that of who sent it. */
+  #explain(exit: Exit, sinceMs: number): Exit {
+    const isOwn = exit.signal === undefined ? exit.code === 0 : exit.signal !== "SIGKILL" || exit.isAssumed;
+    if (isOwn || this.#isDestroyed) return exit;
+    const shortage = this.shortages.since(sinceMs);
+    return shortage === undefined ? exit : { ...exit, shortage };
   }
 
   /**
@@ -508,10 +578,9 @@ export class NamespaceSandbox implements Sandbox {
    * but does not name them. A kill that this server has not seen yet is assumed to have ended the first process,
    * because no program in the sandbox can kill that one.
    */
-  async #lossReason(): Promise<Loss> {
+  #lossReason(): Loss {
     if (this.#isOverDisk) return "out of disk";
-    const { outOfMemoryKills } = await this.#group.usage();
-    return outOfMemoryKills > this.#knownKills ? "out of memory" : "backend lost";
+    return this.shortages.look() ? "out of memory" : "backend lost";
   }
 
   get #agent(): AgentConnection {

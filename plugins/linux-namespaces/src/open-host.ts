@@ -23,6 +23,7 @@ import { SnapshotStore } from "./storage/snapshot-store.js";
 import { VolumeStore } from "./storage/volume-store.js";
 import { templateOwners } from "./templates/template-owners.js";
 import { Templates } from "./templates/templates.js";
+import { REASONS } from "./reasons.js";
 
 /** Parts of the opened backend. */
 export interface Opened {
@@ -71,7 +72,7 @@ export async function openHost(options: HostOptions): Promise<Opened> {
   const agent = agentBinary();
   if (agent === undefined || !isAbsolute(agent)) throw new Error("the agent has not been built");
   await mkdir(join(directory, "sandboxes"), { recursive: true, mode: 0o700 }).catch((error: unknown) => {
-    throw new SandboxError("host_setting_invalid", `directory cannot be used: ${messageOf(error)}`, {
+    throw new SandboxError(REASONS.host_setting_invalid, `directory cannot be used: ${messageOf(error)}`, {
       cause: error,
     });
   });
@@ -209,13 +210,25 @@ async function openEgress(
   launcher: Launcher,
   digest: string,
 ): Promise<Egress> {
-  const { egressBlocked: blocked, egressProgram, egressRange: range } = settings;
+  const {
+    egressBlocked: blocked,
+    egressConnections: connections,
+    egressProgram,
+    egressRange: range,
+  } = settings;
   const uplinkOptions = { launcher, directory: join(directory, "uplink"), range };
   const uplink = needsUplink(settings)
     ? new Uplink({ ...uplinkOptions, program: await findUplinkProgram(egressProgram) })
     : undefined;
   const claim = uplink === undefined ? await claimRange(range, interfacePrefix(digest)) : undefined;
-  const opened = new Egress({ launcher, settings: { range, blocked }, digest, uplink, claim, log });
+  const opened = new Egress({
+    launcher,
+    settings: { range, blocked, connections },
+    digest,
+    uplink,
+    claim,
+    log,
+  });
   try {
     await opened.open();
     return opened;
@@ -290,7 +303,7 @@ async function lock(launcher: Launcher, directory: string): Promise<void> {
     } catch (error) {
       if (!messageOf(error).includes("another server") || attempt === LOCK_ATTEMPTS) {
         throw new SandboxError(
-          "directory_in_use",
+          REASONS.directory_in_use,
           `directory ${directory} cannot be used: ${messageOf(error)}`,
           { cause: error },
         );

@@ -1,11 +1,14 @@
-import { Backends, definePlugin } from "@coppice/core";
+import { definePlugin } from "@coppice/core";
+import { Backends } from "@coppice/core/backend";
 import { diagnoseHost } from "./diagnose-host.js";
 import { LinuxNamespacesBackend } from "./linux-namespaces-backend.js";
 import { linuxNamespacesConfig } from "./linux-namespaces-config.js";
+import { REASONS } from "./reasons.js";
 
 /** Backend for Linux hosts. Each sandbox has its own root, processes, network and limits. */
 export const plugin = definePlugin({
   name: "linux-namespaces",
+  reasons: REASONS,
   config: linuxNamespacesConfig,
   requires: { backends: Backends },
   setup(plugin, { backends }) {

@@ -2,7 +2,7 @@ import { mkdtemp, readdir, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { agentBinary } from "@coppice/agent";
-import { type ConformanceSubject, conformanceCases, testConformance } from "@coppice/core/testing";
+import { type ConformanceSubject, conformanceCases, testConformance } from "@coppice/conformance";
 import { LocalProcessBackend } from "./local-process-backend.js";
 import { silentLog } from "./testing/silent-log.js";
 

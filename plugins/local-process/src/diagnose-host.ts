@@ -1,9 +1,9 @@
 import { tmpdir } from "node:os";
-import { type Examination, type Finding, messageOf } from "@coppice/core";
+import { DEFAULT_PATH, runToEnd } from "@coppice/core/backend";
+import { type Examination, type Finding, messageOf, BoundedBytes } from "@coppice/core";
 import type { HostAgent } from "./host-agent.js";
 
-/** PATH of a sandbox, unless its creator sets one. */
-const PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+const ANSWER_BYTES = 4096;
 const QUESTION = `
 import platform
 import ipykernel
@@ -58,20 +58,13 @@ async function askPython(agent: HostAgent, python: string, signal: AbortSignal):
   const asked = await agent.spawn({
     path: python,
     args: ["-I", "-c", QUESTION],
-    env: { PATH },
+    env: { PATH: DEFAULT_PATH },
     cwd: tmpdir(),
     input: "none",
   });
-  const end = (): void => void asked.kill("SIGKILL", "group").catch(() => undefined);
-  signal.addEventListener("abort", end, { once: true });
-  try {
-    const pieces: Uint8Array[] = [];
-    for await (const { data } of asked.output) pieces.push(data);
-    const said = Buffer.concat(pieces).toString().trim().split("\n").at(-1) ?? "";
-    const { code } = await asked.exit;
-    if (code !== 0) throw new Error(said === "" ? "it failed without output" : said);
-    return said;
-  } finally {
-    signal.removeEventListener("abort", end);
-  }
+  const output = new BoundedBytes(ANSWER_BYTES, "last");
+  const { code } = await runToEnd(asked, { signal, onOutput: ({ data }) => output.push(data) });
+  const said = output.text.trim().split("\n").at(-1) ?? "";
+  if (code !== 0) throw new Error(said === "" ? "it failed without output" : said);
+  return said;
 }

@@ -6,9 +6,9 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { createInterface } from "node:readline";
 import { afterEach, beforeEach, it } from "node:test";
-import { setTimeout as sleep } from "node:timers/promises";
 import { agentBinary } from "@coppice/agent";
 import type { Sandbox } from "@coppice/core/backend";
+import { eventually } from "@coppice/core/testing";
 import { findProcesses } from "./processes/host-processes.js";
 import { LocalProcessBackend } from "./local-process-backend.js";
 import { childrenOf, isRunning } from "./testing/processes.js";
@@ -40,7 +40,7 @@ it("the processes of a killed server end with it, and its files are removed at t
   await kill(other.process);
   // The Node process ends only process groups; a process that left its group is ended at the next start.
   const left = agentBinary() === undefined ? 1 : 0;
-  await until("its agent ends what it started", async () => {
+  await eventually("its agent ends what it started", async () => {
     return (await findProcesses(other.root)).length === left;
   });
   assert.deepEqual(await backend.recover(), []);
@@ -258,12 +258,6 @@ async function agentsOf(parent: number, descendants: readonly number[]): Promise
     if ((await childrenOf(pid)).some((child) => descendants.includes(child))) agents.push(pid);
   }
   return agents;
-}
-
-async function until(what: string, check: () => Promise<boolean>): Promise<void> {
-  for (const startMs = performance.now(); !(await check()); await sleep(20)) {
-    assert.ok(performance.now() - startMs < 5_000, `${what}: not within 5 s`);
-  }
 }
 
 async function* source(text: string): AsyncGenerator<Uint8Array> {

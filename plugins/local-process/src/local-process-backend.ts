@@ -5,6 +5,7 @@ import { type Logger, SandboxError, messageOf } from "@coppice/core";
 import type { Sandbox, SandboxBackend, SandboxSpec } from "@coppice/core/backend";
 import { HostAgent } from "./host-agent.js";
 import { killProcesses } from "./processes/host-processes.js";
+import { ProcessCensus } from "./processes/process-census.js";
 import { LocalSandbox, type LocalSandboxSettings } from "./local-sandbox.js";
 import { type Owner, currentOwner } from "./directories/owner.js";
 import {
@@ -14,6 +15,7 @@ import {
   sandboxDirectoryAt,
 } from "./directories/sandbox-directory.js";
 import { hold, pathForOthers } from "./files/walk.js";
+import { REASONS } from "./reasons.js";
 
 export interface LocalProcessSettings extends LocalSandboxSettings {
   /** Directory for the trees of sandboxes; the system's directory for temporary files when absent. */
@@ -30,6 +32,7 @@ export class LocalProcessBackend implements SandboxBackend {
   readonly #parent: string;
   readonly #log: Pick<Logger, "error">;
   readonly #sandboxes = new Set<LocalSandbox>();
+  readonly #census = new ProcessCensus();
   #owner: Promise<Owner> | undefined;
   /** Starts all processes of all sandboxes. */
   readonly agent: HostAgent;
@@ -55,7 +58,7 @@ export class LocalProcessBackend implements SandboxBackend {
     const { id } = spec;
     if (!spec.allowInternetAccess) {
       throw new SandboxError(
-        "internet_not_closable",
+        REASONS.internet_not_closable,
         "sandboxes of backend 'local-process' use the host's network: they cannot be kept from the internet",
       );
     }
@@ -68,6 +71,7 @@ export class LocalProcessBackend implements SandboxBackend {
         id,
         directory,
         agent: this.agent,
+        census: this.#census,
         settings: this.#settings,
         onDestroyed: () => this.#sandboxes.delete(sandbox),
       });

@@ -1,7 +1,7 @@
 import { join } from "node:path";
 import type { Duplex } from "node:stream";
 import type { AgentProcess } from "@coppice/agent";
-import { SandboxError } from "@coppice/core";
+import { SandboxError, messageOf } from "@coppice/core";
 import {
   sharedUntilFailure,
   type Command,
@@ -13,18 +13,21 @@ import {
 } from "@coppice/core/backend";
 import { findAccount } from "./files/accounts.js";
 import { asAsked } from "./files/file-error.js";
-import { dialLoopback, LOOPBACK_ADDRESS } from "./processes/dial-loopback.js";
 import type { HostAgent } from "./host-agent.js";
 import { killProcesses, ROOT_VARIABLE } from "./processes/host-processes.js";
 import { LocalFiles } from "./files/local-files.js";
 import { type SandboxDirectory, removeSandboxDirectory } from "./directories/sandbox-directory.js";
+import type { ProcessCensus } from "./processes/process-census.js";
 import { UsageMeter } from "./processes/usage-meter.js";
 import { Tree, WalkError, pathForOthers } from "./files/walk.js";
+import { once } from "node:events";
+import { type Socket, connect } from "node:net";
 
 export interface LocalSandboxOptions {
   readonly id: SandboxId;
   readonly directory: SandboxDirectory;
   readonly agent: HostAgent;
+  readonly census: ProcessCensus;
   readonly settings: LocalSandboxSettings;
   readonly onDestroyed: () => void;
 }
@@ -70,7 +73,12 @@ export class LocalSandbox implements Sandbox {
       writeInPlaceLimit: options.settings.writeInPlaceLimit,
       agentBinary: options.agent.binary,
     });
-    this.#usage = new UsageMeter(root, options.settings.diskScanEntries);
+    this.#usage = new UsageMeter({
+      root,
+      diskScanEntries: options.settings.diskScanEntries,
+      census: options.census,
+      changes: () => this.files.changes,
+    });
   }
 
   async user(name?: string): Promise<User> {
@@ -85,6 +93,7 @@ export class LocalSandbox implements Sandbox {
     this.#starting.add(starting);
     try {
       const started = await starting;
+      this.#usage.started();
       this.#processes.add(started);
       void started.closed.then(() => this.#processes.delete(started));
       return started;
@@ -194,4 +203,31 @@ function accountOf(command: Command): User {
   } catch (error) {
     throw new SandboxError("user_unknown", `invalid username: '${command.user}'`, { cause: error });
   }
+}
+
+/** Address on which programs listen that only this host is to reach. */
+const LOOPBACK_ADDRESS = "127.0.0.1";
+const LOOPBACK = [LOOPBACK_ADDRESS, "::1"];
+
+/**
+ * Connects to a port on one of this host's loopback addresses.
+ * @throws SandboxError failed_precondition when no process listens there, or the signal's reason.
+ */
+async function dialLoopback(port: number, signal: AbortSignal): Promise<Socket> {
+  let reason: unknown;
+  for (const host of LOOPBACK) {
+    signal.throwIfAborted();
+    const socket = connect({ host, port, noDelay: true, allowHalfOpen: true });
+    try {
+      await once(socket, "connect", { signal });
+      return socket;
+    } catch (error) {
+      socket.destroy();
+      signal.throwIfAborted();
+      reason ??= error;
+    }
+  }
+  throw new SandboxError("port_closed", `cannot connect to port ${port}: ${messageOf(reason)}`, {
+    cause: reason,
+  });
 }

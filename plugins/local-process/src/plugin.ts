@@ -1,8 +1,10 @@
 import { dirname, isAbsolute } from "node:path";
-import { Backends, BootError, type Listener, Listeners, definePlugin, duration, size } from "@coppice/core";
+import { BootError, definePlugin, duration, type Listener, Listeners, size } from "@coppice/core";
+import { Backends } from "@coppice/core/backend";
 import { z } from "zod";
 import { diagnoseHost } from "./diagnose-host.js";
 import { LocalProcessBackend } from "./local-process-backend.js";
+import { REASONS } from "./reasons.js";
 
 const MOST_IN_PLACE_BYTES = 2 ** 20;
 
@@ -54,6 +56,7 @@ const config = z.strictObject({
  */
 export const plugin = definePlugin({
   name: "local-process",
+  reasons: REASONS,
   config,
   requires: { backends: Backends, listeners: Listeners },
   setup(plugin, { backends, listeners }) {

@@ -199,7 +199,7 @@ describe("the E2B control plane", () => {
     // The number is of CPUs. The original took it for percent of one.
     assert.match(
       refused.json.message,
-      /^150 CPUs are more than a sandbox of template 'base' may have \(8\)$/,
+      /^150 CPUs are more than a sandbox of template 'base' may have \(8\): see sandboxes\.maximumLimits\.\w+$/,
     );
     await server.sandboxes.kill(sandboxID);
     assert.equal((await patch({ cpuCount: 1 })).status, 404);
@@ -390,6 +390,12 @@ describe("the E2B control plane", () => {
       [
         `POST /sandboxes/${sandboxID}/connect`,
         { timeout: 86_401 },
+        400,
+        /^Timeout cannot be greater than 24 hours$/,
+      ],
+      [
+        "POST /sandboxes/unknown/connect",
+        { timeout: 259_200 },
         400,
         /^Timeout cannot be greater than 24 hours$/,
       ],

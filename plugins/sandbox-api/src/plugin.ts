@@ -1,6 +1,5 @@
 import {
   Capacities,
-  Backends,
   Clock,
   definePlugin,
   Greeting,
@@ -13,6 +12,7 @@ import {
   tenantOf,
   Volumes,
 } from "@coppice/core";
+import { Backends } from "@coppice/core/backend";
 import { MetricsHistory } from "./bodies/metrics-history.js";
 import { publicDomain } from "./public-domain.js";
 import { sandboxApiConfig } from "./sandbox-api-config.js";
@@ -24,10 +24,12 @@ import { sdkEnvironment } from "./sdk-environment.js";
 import { mountSnapshots } from "./snapshots/snapshot-routes.js";
 import { mountVolumeContents, volumeGuard } from "./volumes/volume-content-routes.js";
 import { mountVolumes } from "./volumes/volume-routes.js";
+import { REASONS } from "./reasons.js";
 
 /** The E2B control plane over `Sandboxes`, for the generations of SDKs before and after `/v2`. */
 export const plugin = definePlugin({
   name: "sandbox-api",
+  reasons: REASONS,
   config: sandboxApiConfig,
   requires: {
     sandboxes: Sandboxes,

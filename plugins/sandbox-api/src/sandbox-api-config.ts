@@ -32,12 +32,15 @@ export const sandboxApiConfig = z.strictObject({
     .min(1)
     .default(10_000)
     .describe(
-      "The newest keys of creations that are remembered (Idempotency-Key); those of running sandboxes are kept as well.",
+      "Keys of creations that are remembered (Idempotency-Key). Of the tenant with the most, the oldest go first; those of running sandboxes are kept as well.",
     ),
   maxForks: z.int().positive().default(16).describe("Most sandboxes that one fork may make."),
   maxBody: size("1MiB").describe("Largest request body."),
   maxVariable: size("128KiB").describe(
     "Longest variable in envVars, name included; Linux itself takes no more than 128KiB.",
+  ),
+  maxMetadata: size("16KiB").describe(
+    "Most bytes of a sandbox's metadata, names and values: each of its events, and each delivery of one to a webhook, has them.",
   ),
   maxNetworkRules: z
     .int()

@@ -1,5 +1,5 @@
 import { join } from "node:path";
-import { Clock, definePlugin, Sandboxes, Spool, Targets } from "@coppice/core";
+import { Clock, definePlugin, Sandboxes, serveSandboxPath, Spool, Targets, Tenants } from "@coppice/core";
 import { Commands } from "@coppice/plugin-commands";
 import { DirectoryWatches } from "@coppice/plugin-files";
 import { CodeInterpreter } from "@coppice/plugin-jupyter";
@@ -9,8 +9,8 @@ import { dispatcher } from "./wire/dispatch.js";
 import { mountHttp } from "./wire/http-transport.js";
 import { shellRoutes } from "./shell-routes.js";
 import { ShellAccess } from "./wire/shell-access.js";
-import { errorBody } from "./wire/shell-errors.js";
-import { socketUpgrade } from "./socket/socket-upgrade.js";
+import { errorBody, unknownSandbox } from "./wire/shell-errors.js";
+import { shellSockets } from "./socket/shell-sockets.js";
 
 const SURFACE = "shell";
 
@@ -21,32 +21,36 @@ const SURFACE = "shell";
 export const plugin = definePlugin({
   name: "shell-sessions",
   config: shellSessionsConfig,
-  requires: { sandboxes: Sandboxes, commands: Commands, clock: Clock, targets: Targets },
+  requires: { sandboxes: Sandboxes, commands: Commands, clock: Clock, targets: Targets, tenants: Tenants },
   uses: { interpreter: CodeInterpreter, watches: DirectoryWatches },
   setup(plugin, { sandboxes, targets, ...services }) {
     const { config } = plugin;
     const spool = new Spool({
       directory: () => join(plugin.dataDir(), "spool"),
       maxBytes: config.maxSpool,
+      tenants: services.tenants,
     });
     plugin.onStart(() => spool.clear());
     const shells = new ShellSessions({ config, spool, ...services });
     plugin.onStop(() => shells.close());
 
     const access = new ShellAccess(config);
-    targets.claimPort(config.port, SURFACE);
-    targets.add(access.target(sandboxes));
-    plugin.guard(SURFACE, access.guard);
+    const guard = serveSandboxPath({
+      targets,
+      sandboxes,
+      surface: SURFACE,
+      port: config.port,
+      presented: access.presented,
+      refusal: unknownSandbox,
+    });
+    plugin.guard(SURFACE, guard);
 
     const dispatch = dispatcher({ shells, config, spool, ...services });
     const routes = shellRoutes({ config, ...services });
     const router = plugin.http(SURFACE, { errors: errorBody, below: "" });
     const mounted = { routes, dispatch, access, config, ...services };
     mountHttp(router, mounted);
-    const sockets = socketUpgrade(mounted);
-    plugin.onStop(sockets.close);
-    for (const prefix of access.prefixes) {
-      for (const path of ["/ws", "/api/ws"]) plugin.upgrade(SURFACE, prefix + path, sockets.accept);
-    }
+    const paths = access.prefixes.flatMap((prefix) => [`${prefix}/ws`, `${prefix}/api/ws`]);
+    plugin.webSocket(SURFACE, paths, shellSockets(mounted));
   },
 });

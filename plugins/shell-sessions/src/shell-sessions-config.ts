@@ -31,7 +31,7 @@ export const shellSessionsConfig = z.strictObject({
     "Time that a process has to end after SIGTERM, and then after SIGKILL.",
   ),
   heartbeat: duration("15s").describe("Silence after which a stream of events gets a comment."),
-  maxBody: size("64MiB").describe("Largest request body."),
+  maxBody: size("8MiB").describe("Largest request body."),
   maxOutput: size("64MiB").describe(
     "Output of one command in its answer, of each stream; the rest is dropped.",
   ),

@@ -1,9 +1,9 @@
 import { join } from "node:path";
 import {
-  Backends,
   Clock,
   definePlugin,
   Greeting,
+  MEBIBYTE,
   openedAtStart,
   Peers,
   type Plugin,
@@ -12,10 +12,11 @@ import {
   SharedTemplates,
   Snapshots,
   Startups,
-  type SandboxBackend,
   type TemplateFacts,
   Templates,
+  Tenants,
 } from "@coppice/core";
+import { Backends, type SandboxBackend } from "@coppice/core/backend";
 import { Commands } from "@coppice/plugin-commands";
 import type { ApiServices } from "./api/api-services.js";
 import { mountBuilds } from "./api/build-routes.js";
@@ -27,7 +28,8 @@ import { ImageBuilder } from "./builds/image-builder.js";
 import { BuildRequests } from "./catalog/build-requests.js";
 import { BuiltTemplates } from "./catalog/built-templates.js";
 import { Catalog } from "./catalog/catalog.js";
-import { DebianImages } from "./images/debian-image.js";
+import { DebianImages } from "./debian/debian-image.js";
+import { diagnoseArchives } from "./debian/diagnose-archives.js";
 import { diagnosePrograms } from "./images/diagnose-programs.js";
 import { HostPrograms } from "./images/host-programs.js";
 import { ImagePuller } from "./images/image-puller.js";
@@ -47,22 +49,21 @@ import { type TemplatesConfig, templatesConfig } from "./templates-config.js";
 import { Uploads } from "./uploads/uploads.js";
 import { UploadTickets } from "./uploads/upload-tickets.js";
 import { templateBuild } from "./verbs/template-build.js";
-import { templateFsck } from "./verbs/template-fsck.js";
-import { templateGc } from "./verbs/template-gc.js";
+import { templateFsck, templateGc } from "./verbs/image-verbs.js";
 import { templateInspect } from "./verbs/template-inspect.js";
 import { templateList } from "./verbs/template-list.js";
 import { templateLock } from "./verbs/template-lock.js";
 import { templateLogs } from "./verbs/template-logs.js";
-import { templatePull } from "./verbs/template-pull.js";
-import { templatePush } from "./verbs/template-push.js";
+import { templatePull, templatePush } from "./verbs/transfer-verbs.js";
 import { templateRemove } from "./verbs/template-remove.js";
-import { templateTag } from "./verbs/template-tag.js";
-import { templateUntag } from "./verbs/template-untag.js";
+import { templateTag, templateUntag } from "./verbs/tag-verbs.js";
+import { REASONS } from "./reasons.js";
 
 /** What a builder can use. */
 export interface BuilderServices {
   readonly context: PluginContext<TemplatesConfig>;
   readonly backends: Backends;
+  readonly tenants: Tenants;
   readonly clock: Clock;
 }
 
@@ -77,8 +78,6 @@ export interface Imaging {
   };
 }
 
-const MEBIBYTE = 2 ** 20;
-
 function backendOf({ backend }: TemplateFacts, backends: Backends): SandboxBackend {
   return backend === undefined ? backends.default() : backends.get(backend);
 }
@@ -90,6 +89,7 @@ function backendOf({ backend }: TemplateFacts, backends: Backends): SandboxBacke
 export function templatesPlugin(makeImaging: (services: BuilderServices) => Imaging): Plugin {
   return definePlugin({
     name: "templates",
+    reasons: REASONS,
     config: templatesConfig,
     requires: {
       backends: Backends,
@@ -101,6 +101,7 @@ export function templatesPlugin(makeImaging: (services: BuilderServices) => Imag
       snapshots: Snapshots,
       startups: Startups,
       templates: Templates,
+      tenants: Tenants,
     },
     uses: { commands: Commands },
     verbs: {
@@ -120,8 +121,18 @@ export function templatesPlugin(makeImaging: (services: BuilderServices) => Imag
       },
     },
     async setup(context, services) {
-      const { backends, clock, greeting, peers, sandboxes, snapshots, startups, templates, commands } =
-        services;
+      const {
+        backends,
+        clock,
+        greeting,
+        peers,
+        sandboxes,
+        snapshots,
+        startups,
+        templates,
+        tenants,
+        commands,
+      } = services;
       const { config, log } = context;
       const file = openedAtStart(() => new TemplatesStore(context.dataDir()));
       const store = file.get;
@@ -143,9 +154,9 @@ export function templatesPlugin(makeImaging: (services: BuilderServices) => Imag
       });
       context.onStop(() => keeper.idle());
 
-      const catalog = new Catalog(store);
+      const catalog = new Catalog(store, (reference) => recipes.source(reference));
       const metrics = templatesMetrics(context.metrics, () => queue.running);
-      const { builder, pusher, sharing: transports } = makeImaging({ context, backends, clock });
+      const { builder, pusher, sharing: transports } = makeImaging({ context, backends, tenants, clock });
       const pushing = { backends, snapshots, store, catalog, keeper, settings: config, clock, log };
       const pushes = new TemplatePushes({ pusher, ...pushing });
       const sharing =
@@ -169,6 +180,7 @@ export function templatesPlugin(makeImaging: (services: BuilderServices) => Imag
         keeper,
         sharing,
         settings: config,
+        tenants,
         metrics,
         clock,
         log,
@@ -180,6 +192,7 @@ export function templatesPlugin(makeImaging: (services: BuilderServices) => Imag
 
       const recipes = new RecipeBuilds({
         recipes: await readRecipes(config.recipes, { templates, pins: config.pins }),
+        templates,
         store,
         catalog,
         queue,
@@ -255,7 +268,7 @@ export function templatesPlugin(makeImaging: (services: BuilderServices) => Imag
 }
 
 /** Templates that are built in sandboxes, of images that skopeo pulls. */
-export const plugin = templatesPlugin(({ context, backends, clock }) => {
+export const plugin = templatesPlugin(({ context, backends, tenants, clock }) => {
   const { config: settings, log } = context;
   const programs = new HostPrograms();
   context.onStop(() => programs.close());
@@ -263,18 +276,22 @@ export const plugin = templatesPlugin(({ context, backends, clock }) => {
   const { images, sharing } = settings;
   const registries = { ...settings.registries, ...(sharing && { reserved: sharing.registry }) };
   const transport = { programs, settings: { images, registries }, directory: layouts };
-  const puller = new ImagePuller(transport);
+  const puller = new ImagePuller({ ...transport, tenants });
   const debian = new DebianImages({ programs, settings, directory: layouts });
   context.onStart(() => puller.clear());
   context.diagnose("images", async ({ signal }) => {
     const recipes = await Promise.all(
       Object.values(settings.recipes).map(async (recipe) => readRecipe(recipe)),
     );
-    const needsDebian = recipes.some(({ base }) => base.kind === "debian");
-    return diagnosePrograms({ programs, settings, needsDebian, signal });
+    const bases = recipes.map(({ base }) => base);
+    const needsDebian = bases.some(({ kind }) => kind === "debian");
+    return [
+      ...(await diagnosePrograms({ programs, settings, needsDebian, signal })),
+      ...(await diagnoseArchives({ settings, bases })),
+    ];
   });
   const builder = new ImageBuilder({ backends, programs, puller, debian, layouts, settings, clock, log });
-  const pusher = new ImagePusher(transport);
+  const pusher = new ImagePusher({ ...transport, tenants });
   if (sharing === undefined) return { builder, pusher };
   // The operator has named it: an address that clients' builds may not reach is all right, and no mirror stands for it.
   const host = sharing.registry.replace(/\/.*$/, "");

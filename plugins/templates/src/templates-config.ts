@@ -56,8 +56,13 @@ const images = z.strictObject({
     .describe("Program that pulls and pushes images: a path, or a name in PATH."),
   maxConcurrentPulls: count()
     .default(4)
-    .describe("Images that may be pulled at one time, and as many pushed."),
+    .describe(
+      "Images that may be pulled at one time, and as many pushed; tenants share them as `buildConcurrency`.",
+    ),
   idleTimeout: duration("60s").describe("Silence of a registry after which a pull or a push fails."),
+  minRate: size("8KiB").describe(
+    "Bytes a second that a registry has to move, counted over twice `idleTimeout`; a slower pull or push fails.",
+  ),
   maxDownload: size("10GiB").describe("Bytes of all layers of an image, as they are transferred."),
   maxLayers: count().default(200).describe("Layers of an image."),
   maxMetadata: size("512KiB").describe(
@@ -86,6 +91,9 @@ const debian = z.strictObject({
     .describe(
       "Archive of the packages of earlier days, for recipes with `snapshot`; below it, /debian/<snapshot>.",
     ),
+  snapshotTimeout: duration("1s").describe(
+    "Time in which that archive has to accept a connection; another five of it for its answer. After that its packages count as unreachable for ten minutes.",
+  ),
   keyring: z
     .string()
     .min(1)
@@ -100,11 +108,16 @@ const builds = z.strictObject({
     .default({ "e2bdev/base": "base" })
     .describe("Templates of this server to start from in place of images, where there is a build of them."),
   certificates: z
-    .string()
-    .min(1)
-    .optional()
+    .union([z.enum(["host", "none"]), z.string().min(1)])
+    .default("host")
     .describe(
-      "PEM file with authorities that templates of images and packages trust beside their own, for a network whose proxy opens TLS.",
+      "Authorities that templates of images and packages trust beside their own, for a network whose proxy opens TLS. `host`: those of this host beside the public ones, where it has any. A PEM file has others. `none`: no further ones.",
+    ),
+  proxy: z
+    .enum(["recipes", "all", "none"])
+    .default("recipes")
+    .describe(
+      "Builds whose commands get HTTP_PROXY, HTTPS_PROXY and NO_PROXY of the server's environment: those of recipes, `all` (clients then see its account), or none. A proxy on loopback cannot be reached from them.",
     ),
   installTimeout: duration("10m").describe("Time for installing programs that an image lacks."),
   readyTimeout: duration("10m").describe("Time until the ready command succeeds at the end of a build."),
@@ -133,7 +146,7 @@ export const templatesConfig = z.strictObject({
     .describe("Backend that templates are built on; by default the default one, or else the first that can."),
   maxTemplates: count().default(100).describe("Templates that a tenant may have."),
   maxStorage: size("50GiB").describe(
-    "Space for the images of a tenant, those of cached steps included; beyond it no build begins.",
+    "Space for the images of a tenant. Beyond it no build begins and none makes a further image; cached steps give way after a build.",
   ),
   maxTags: count().default(100).describe("Tags that a template may have."),
   maxBuilds: count()
@@ -149,7 +162,9 @@ export const templatesConfig = z.strictObject({
     .describe("Pushes of one tenant that may run, or wait for their turn, at one time."),
   buildConcurrency: count()
     .default(4)
-    .describe("Builds that run at the same time; tenants take turns with further ones."),
+    .describe(
+      "Builds that run at the same time. Where there are several tenants, one may have half of them, and the next one half of the rest; they take turns with further ones. With 1, all wait for one.",
+    ),
   waitingTimeout: duration("40m").describe("Time that a client has to start a build that it has requested."),
   buildTimeout: duration("1h").describe("Time that a build, or a push, may take."),
   defaultCpuCount: count().default(2).describe("CPUs of a template whose creator names none."),
@@ -165,7 +180,9 @@ export const templatesConfig = z.strictObject({
     .describe("Results of steps that are kept for later builds of a tenant, the last used ones."),
   layersKept: duration("30d").describe("Time without use after which the result of a step is removed."),
   maxUpload: size("1GiB").describe("Largest archive of files for one COPY step."),
-  maxUploads: size("10GiB").describe("Space for the archives of a tenant."),
+  maxUploads: size("10GiB").describe(
+    "Space for the archives of a tenant. One counts as 64KiB more than it has, which bounds their number.",
+  ),
   uploadsKept: duration("7d").describe("Time without use after which an archive is removed."),
   uploadLinkLife: duration("30m").describe("Time in which the upload of an archive has to begin."),
   uploadUrl: z

@@ -4,17 +4,18 @@ import { tmpdir } from "node:os";
 import { dirname, join, posix } from "node:path";
 import { Duplex, PassThrough } from "node:stream";
 import { after, before, describe, it } from "node:test";
-import { Backends } from "@coppice/core";
-import type {
-  FileInfo,
-  OpenFile,
-  Output,
-  Process,
-  SandboxBackend,
-  WatchEvent,
-  WriteOptions,
+import {
+  Backends,
+  type FileInfo,
+  type OpenFile,
+  type Output,
+  type Process,
+  type SandboxBackend,
+  type WatchEvent,
+  type WriteOptions,
 } from "@coppice/core/backend";
-import { conformanceCases, runCase, startTestServer, type TestServer } from "@coppice/core/testing";
+import { conformanceCases, runCase } from "@coppice/conformance";
+import { startTestServer, type TestServer } from "@coppice/core/testing";
 import linuxNamespaces from "@coppice/plugin-linux-namespaces";
 import localProcess from "@coppice/plugin-local-process";
 import { missingForNamespaces } from "../harness/server/on-each-backend.js";

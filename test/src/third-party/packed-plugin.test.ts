@@ -1,11 +1,12 @@
 import assert from "node:assert/strict";
 import { execFile } from "node:child_process";
-import { mkdir, mkdtemp, readFile, realpath, rm, symlink, writeFile } from "node:fs/promises";
+import { mkdir, mkdtemp, readdir, readFile, realpath, rm, symlink, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
 import { after, before, describe, it } from "node:test";
 import { fileURLToPath } from "node:url";
 import { promisify } from "node:util";
+import { agentBinary } from "@coppice/agent";
 import { API_KEY } from "../harness/server/api-key.js";
 import { exchange } from "../harness/clients/exchange.js";
 import { makeInstallation, ServerProcess } from "../harness/server/server-process.js";
@@ -15,22 +16,41 @@ const REPOSITORY = fileURLToPath(new URL("../../..", import.meta.url));
 const NODE_MODULES = join(REPOSITORY, "node_modules");
 const TSC = join(NODE_MODULES, "typescript", "bin", "tsc");
 
-/** A plugin with a second copy of core: its errors are of another class of the same name. */
+const PROTO = join(REPOSITORY, "plugins/commands/dist/generated/process/process_pb.js");
+
+/** A plugin with a second copy of core: its classes, keys and maps are others of the same names. */
 const PLUGIN = `
-import { definePlugin, HttpError, SandboxError } from "@coppice/core";
+import { definePlugin, HttpError, messageStreamOf, permit, requestOf, SandboxError, Sandboxes, sandboxesOf } from "@coppice/core";
 import { Backends } from "@coppice/core/backend";
 import { MemoryBackend } from "@coppice/core/testing";
+import { agentBinary } from "@coppice/agent";
+import { Process } from ${JSON.stringify(PROTO)};
 
 export default definePlugin({
   name: "elsewhere",
-  requires: { backends: Backends },
-  setup(plugin, { backends }) {
+  requires: { backends: Backends, sandboxes: Sandboxes },
+  setup(plugin, { backends, sandboxes }) {
     const router = plugin.http("api");
     router.get("/elsewhere/sandbox-error", () => {
       throw new SandboxError({ reason: "elsewhere.exists", code: "already_exists" }, "there is one");
     });
     router.get("/elsewhere/http-error", () => {
       throw new HttpError(418, "a teapot", { reason: "elsewhere.teapot" });
+    });
+    router.get("/elsewhere/agent", (ctx) => { ctx.body = { path: agentBinary() }; });
+    plugin.guard("ops", () => ({ tenant: "t", name: "reader", scopes: new Set(["read"]) }));
+    plugin.http("ops").post("/elsewhere/reading", permit("read"), (ctx) => { ctx.status = 204; });
+    plugin.rpc("api").service(Process, {
+      list(_, context) {
+        const { id, surface } = requestOf(context);
+        const count = sandboxesOf(context, sandboxes).list().length;
+        return { processes: [{ pid: count, tag: surface + " " + id, config: { cmd: String(sandboxes.list().length) } }] };
+      },
+      async *connect(_, context) {
+        yield { event: { event: { case: "keepalive", value: {} } } };
+        const message = JSON.stringify({ event: { end: { status: "sent past Connect" } } });
+        await messageStreamOf(context).send(Buffer.concat([Buffer.from([0, 0, 0, 0, message.length]), Buffer.from(message)]));
+      },
     });
     backends.add(new MemoryBackend());
   },
@@ -40,15 +60,22 @@ export default definePlugin({
 describe("core as others install it: packed, in a folder outside of the tree", { timeout: 240_000 }, () => {
   let home: string;
 
+  /** What `npm install` does with the packed file of a package, without a registry. @returns its folder. */
+  async function install(name: string): Promise<string> {
+    const folder = join(home, "node_modules", "@coppice", name);
+    await mkdir(folder, { recursive: true });
+    const packing = ["pack", "--silent", "--ignore-scripts", "--offline", "--pack-destination", home];
+    const { stdout } = await run("npm", packing, { cwd: join(REPOSITORY, name) });
+    await run("tar", ["-xzf", join(home, stdout.trim()), "--strip-components=1", "-C", folder]);
+    return folder;
+  }
+
   before(async () => {
     home = await realpath(await mkdtemp(join(tmpdir(), "coppice-packed-")));
     const modules = join(home, "node_modules");
-    const core = join(modules, "@coppice", "core");
-    await mkdir(core, { recursive: true });
-    // What `npm install` does with the packed file, without a registry.
-    const packing = ["pack", "--silent", "--ignore-scripts", "--offline", "--pack-destination", home];
-    const { stdout } = await run("npm", packing, { cwd: join(REPOSITORY, "core") });
-    await run("tar", ["-xzf", join(home, stdout.trim()), "--strip-components=1", "-C", core]);
+    await install("agent");
+    await install("conformance");
+    const core = await install("core");
     const { dependencies } = JSON.parse(await readFile(join(core, "package.json"), "utf8")) as {
       readonly dependencies: Readonly<Record<string, string>>;
     };
@@ -81,6 +108,36 @@ describe("core as others install it: packed, in a folder outside of the tree", {
         [teapot.status, teapot.json()],
         [418, { code: 418, message: "a teapot", reason: "elsewhere.teapot" }],
       );
+      const rpc = (method: string, type: string, body: string) =>
+        exchange(server.url, {
+          method: "POST",
+          path: `/process.Process/${method}`,
+          headers: {
+            ...headers,
+            "content-type": type,
+            "connect-protocol-version": "1",
+            "x-request-id": "from-here",
+          },
+          body,
+        });
+      const listed = await rpc("List", "application/json", "{}");
+      assert.deepEqual(
+        [listed.status, listed.json()],
+        [200, { processes: [{ config: { cmd: "0" }, tag: "api from-here" }] }],
+      );
+      const streamed = await rpc("Connect", "application/connect+json", "\0\0\0\0\x02{}");
+      assert.match(streamed.text, /keepalive.*sent past Connect/s);
+      const reading = await exchange(server.urls["ops"] ?? "", {
+        method: "POST",
+        path: "/elsewhere/reading",
+      });
+      assert.equal(reading.status, 204, "a scope that its copy declares counts");
+      const { path } = (await exchange(server.url, { path: "/elsewhere/agent", headers })).json() as {
+        readonly path?: string;
+      };
+      assert.equal(path, agentBinary(), "its copy of the agent's client finds the program of the server");
+      const metrics = (await exchange(server.urls["ops"] ?? "", { path: "/metrics" })).text;
+      assert.doesNotMatch(metrics, /^# TYPE \w+_total gauge$/m);
       const warnings = server.printed.filter((line) => line.includes("brings a copy of @coppice/core"));
       assert.equal(warnings.length, 1, server.printed.join("\n"));
       assert.match(warnings[0] ?? "", /"plugin":"elsewhere"/);
@@ -89,9 +146,19 @@ describe("core as others install it: packed, in a folder outside of the tree", {
     }
   });
 
+  it("has its licence and a page, and no maps of sources that are not there", async () => {
+    for (const name of ["core", "agent", "conformance"]) {
+      const names = await readdir(join(home, "node_modules", "@coppice", name), { recursive: true });
+      assert.ok(names.includes("LICENSE") && names.includes("README.md"), names.slice(0, 9).join());
+      const surplus = names.filter((one) => one.endsWith(".map") || one.includes(".test."));
+      assert.deepEqual(surplus, []);
+    }
+  });
+
   it("the kit understands errors of another copy, too", async () => {
     const script = `
-      import { runCase, MemoryBackend } from ${JSON.stringify(join(REPOSITORY, "core", "dist", "testing.js"))};
+      import { runCase } from ${JSON.stringify(join(REPOSITORY, "conformance", "dist", "index.js"))};
+      import { MemoryBackend } from ${JSON.stringify(join(REPOSITORY, "core", "dist", "testing.js"))};
       import { MemoryBackend as Elsewhere } from "@coppice/core/testing";
       const dispose = { [Symbol.asyncDispose]: async () => {} };
       const refusing = { name: "a case", group: "files", run: (context) =>

@@ -1,6 +1,7 @@
 import { once } from "node:events";
 import { z } from "zod";
 import { messageOf, SandboxError } from "../../kernel/errors.js";
+import { exitCodeOfStatus } from "../../sandbox/contract/exit-report.js";
 import { sandboxAction } from "./sandbox-action.js";
 import { connectMessages, connectRequest } from "./connect-stream.js";
 import { printFailure } from "../terminal/print-failure.js";
@@ -25,12 +26,6 @@ const processEvent = z.object({
       .optional(),
   }),
 });
-
-/** Names of signals as envd reports them, from number 1 on. */
-const SIGNALS =
-  "hangup|interrupt|quit|illegal instruction|trace/breakpoint trap|aborted|bus error|floating point exception|killed|user defined signal 1|segmentation fault|user defined signal 2|broken pipe|alarm clock|terminated".split(
-    "|",
-  );
 
 /** Runs a program in a sandbox, streams its output, and exits with its code. */
 export const exec = sandboxAction({
@@ -103,7 +98,7 @@ async function follow({ body }: Response, { envd, stdin, asJson }: FollowOptions
       if (asJson) await write(process.stdout, `${JSON.stringify(message)}\n`);
       else if (data?.stdout !== undefined) await write(process.stdout, Buffer.from(data.stdout, "base64"));
       else if (data?.stderr !== undefined) await write(process.stderr, Buffer.from(data.stderr, "base64"));
-      if (end !== undefined) return end.exited ? end.exitCode : 128 + signalNumber(end.status);
+      if (end !== undefined) return end.exited ? end.exitCode : exitCodeOfStatus(end.status);
     }
     throw new ApiFailure("the stream ended before the command");
   } catch (error) {
@@ -135,11 +130,4 @@ async function passStdin(pid: number, envd: FollowOptions["envd"]): Promise<void
 /** Waits for a slow reader, which slows the command down. */
 async function write(stream: NodeJS.WriteStream, data: string | Uint8Array): Promise<void> {
   if (!stream.write(data)) await once(stream, "drain");
-}
-
-/** The number of a signal in `signal: killed (core dumped)`; 0 for an unknown name. */
-function signalNumber(status: string): number {
-  const name = status.replace(/^signal: /, "").replace(/ \(core dumped\)$/, "");
-  const numbered = /^signal (\d+)$/.exec(name);
-  return numbered === null ? SIGNALS.indexOf(name) + 1 : Number(numbered[1]);
 }

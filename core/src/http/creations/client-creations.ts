@@ -4,7 +4,7 @@ import type { Clock } from "../../kernel/clock.js";
 import { SandboxError } from "../../kernel/errors.js";
 import type { CreateSandbox, Sandboxes } from "../../sandbox/life/sandboxes.js";
 import type { LiveSandbox } from "../../sandbox/model/live-sandbox.js";
-import { parseIdempotencyKey } from "../messages/idempotency-key.js";
+import { parseIdempotencyKey } from "./idempotency-key.js";
 import { noteSandbox, type RequestCarrier, requestOf } from "../surfaces/surface-request.js";
 import { tenantOf } from "../surfaces/tenant-of.js";
 import { createSandbox } from "./claimed.js";
@@ -28,11 +28,12 @@ export interface ClientCreationsOptions {
   readonly clock: Clock;
   /** Time for which a key is remembered. */
   readonly keptMs: number;
-  /** Maximum of remembered keys; the oldest go first. */
+  /** Maximum of remembered keys; the oldest of the tenant with the most go first. */
   readonly most: number;
 }
 
 interface KeyedCreation {
+  readonly tenant: string;
   readonly fingerprint: string;
   readonly made: Promise<LiveSandbox>;
   readonly expiresAtMs: number;
@@ -42,6 +43,8 @@ interface KeyedCreation {
 export class ClientCreations {
   readonly #options: ClientCreationsOptions;
   readonly #keyed = new Map<string, KeyedCreation>();
+  /** How many of them a tenant has. */
+  readonly #counts = new Map<string, number>();
 
   constructor(options: ClientCreationsOptions) {
     this.#options = options;
@@ -70,7 +73,7 @@ export class ClientCreations {
   ): Promise<LiveSandbox> {
     const name = JSON.stringify([tenant, key]);
     const fingerprint = fingerprintOf(asked);
-    const known = this.#find(name) ?? this.#outlived(own, key);
+    const known = this.#find(name) ?? this.#outlived(own, { key, tenant });
     if (known !== undefined) {
       if (known.fingerprint !== fingerprint) {
         throw new SandboxError("idempotency_key_reused", "this Idempotency-Key was used for another request");
@@ -85,6 +88,7 @@ export class ClientCreations {
     }
     const made = own.create({ ...wanted, idempotency: { key, fingerprint } });
     this.#remember(name, {
+      tenant,
       fingerprint,
       made,
       expiresAtMs: this.#options.clock.now() + this.#options.keptMs,
@@ -92,7 +96,7 @@ export class ClientCreations {
     try {
       return await made;
     } catch (error) {
-      this.#keyed.delete(name);
+      this.#forget(name);
       throw error;
     }
   }
@@ -103,25 +107,50 @@ export class ClientCreations {
   }
 
   /** A sandbox of that key from an earlier server. */
-  #outlived(own: ClientCreation["own"], key: string): KeyedCreation | undefined {
+  #outlived(
+    own: ClientCreation["own"],
+    { key, tenant }: { readonly key: string; readonly tenant: string },
+  ): KeyedCreation | undefined {
     const { clock, keptMs } = this.#options;
     for (const sandbox of own.list()) {
       const { idempotency, startedAtMs } = sandbox.record;
       if (idempotency?.key !== key || startedAtMs + keptMs <= clock.now()) continue;
       const { fingerprint } = idempotency;
-      return { fingerprint, made: Promise.resolve(sandbox), expiresAtMs: startedAtMs + keptMs };
+      return { tenant, fingerprint, made: Promise.resolve(sandbox), expiresAtMs: startedAtMs + keptMs };
     }
     return undefined;
   }
 
   #remember(name: string, creation: KeyedCreation): void {
     // Moved to the end of the map: its first entries are dropped first.
-    this.#keyed.delete(name);
+    this.#forget(name);
     this.#keyed.set(name, creation);
+    const { tenant } = creation;
+    this.#counts.set(tenant, (this.#counts.get(tenant) ?? 0) + 1);
     for (const [oldest, { expiresAtMs }] of this.#keyed) {
-      if (this.#keyed.size <= this.#options.most && expiresAtMs > this.#options.clock.now()) return;
-      this.#keyed.delete(oldest);
+      if (expiresAtMs > this.#options.clock.now()) break;
+      this.#forget(oldest);
     }
+    if (this.#keyed.size > this.#options.most) this.#forgetOldest();
+  }
+
+  /** Of the tenants with the most. */
+  #forgetOldest(): void {
+    const most = Math.max(...this.#counts.values());
+    for (const [oldest, { tenant }] of this.#keyed) {
+      if ((this.#counts.get(tenant) ?? 0) < most) continue;
+      this.#forget(oldest);
+      return;
+    }
+  }
+
+  #forget(name: string): void {
+    const tenant = this.#keyed.get(name)?.tenant;
+    if (tenant === undefined) return;
+    this.#keyed.delete(name);
+    const left = (this.#counts.get(tenant) ?? 0) - 1;
+    if (left > 0) this.#counts.set(tenant, left);
+    else this.#counts.delete(tenant);
   }
 }
 

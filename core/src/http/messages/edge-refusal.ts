@@ -8,20 +8,30 @@ export interface EdgeRefusalFacts {
   readonly message: string;
   /** The port inside the sandbox, when the answer is about a port. */
   readonly port?: number | undefined;
+  /** Heading of the page. */
+  readonly title: string;
+  /** Text of the page; the message when absent. */
+  readonly text?: string;
 }
 
 /** An answer of the E2B edge in place of a sandbox: JSON for programs, a page for browsers. */
 export class EdgeRefusal extends HttpError {
-  constructor(status: number, { reason, sandboxId, message, port }: EdgeRefusalFacts) {
+  readonly #facts: EdgeRefusalFacts;
+
+  constructor(status: number, facts: EdgeRefusalFacts) {
+    const { reason, sandboxId, message, port } = facts;
     const body = { sandboxId, message, ...(port !== undefined && { port }), code: status };
     super(status, message, { reason, body });
+    this.#facts = facts;
   }
 
+  /** Begins and ends as E2B's pages do, which its own tests look for. */
   get page(): string {
-    const text = escape(this.message);
+    const { title, sandboxId, port, text = this.message } = this.#facts;
+    const where = port === undefined ? sandboxId : `${sandboxId}, port ${port}`;
     return (
-      `<!doctype html><html lang="en"><head><meta charset="utf-8"><title>${this.status}</title></head>` +
-      `<body><h1>${this.status}</h1><p>${text}</p></body></html>\n`
+      `<html lang="en"><head><meta charset="utf-8"><title>${escape(title)}</title></head>` +
+      `<body><h1>${escape(title)}</h1><p>${escape(text)}</p><p>Sandbox ${escape(where)}</p></body></html>`
     );
   }
 }
@@ -33,12 +43,22 @@ export class EdgeRefusal extends HttpError {
 export function sandboxNotFound(sandboxId: string, why?: string): HttpError {
   const text = "The sandbox was not found";
   const message = why === undefined ? text : `${text}: ${why}`;
-  return new EdgeRefusal(502, { reason: "sandbox_not_found", sandboxId, message });
+  return new EdgeRefusal(502, {
+    reason: "sandbox_not_found",
+    sandboxId,
+    message,
+    title: "Sandbox Not Found",
+  });
 }
 
-/** True for browsers, and for programs that imitate one. */
-export function isBrowser({ "user-agent": agent = "" }: IncomingHttpHeaders): boolean {
-  return agent.startsWith("Mozilla/");
+/** True for a page that a browser shows; false for what scripts of pages ask for, and for other programs. */
+export function wantsPage(headers: IncomingHttpHeaders): boolean {
+  if (headers["user-agent"]?.startsWith("Mozilla/") !== true) return false;
+  const mode = headers["sec-fetch-mode"];
+  if (mode !== undefined) return mode === "navigate";
+  if (headers["x-requested-with"] === "XMLHttpRequest") return false;
+  const { accept = "" } = headers;
+  return accept.includes("text/html") || !accept.includes("application/json");
 }
 
 function escape(text: string): string {

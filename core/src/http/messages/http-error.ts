@@ -1,7 +1,8 @@
-import { recogniseAcrossCopies, type SandboxError } from "../../kernel/errors.js";
+import { recogniseAcrossCopies } from "../../kernel/errors.js";
+import type { DeclaredReason, PluginReason, Reason } from "../../kernel/reasons.js";
 
 export interface HttpErrorOptions {
-  readonly reason: SandboxError["reason"];
+  readonly reason: Reason | PluginReason["reason"] | Pick<DeclaredReason, "reason">;
   /** The whole body; `{code: status, message}` when absent. A string is sent as text/plain. */
   readonly body?: HttpError["body"];
   readonly retryAfterSeconds?: number | undefined;
@@ -14,7 +15,7 @@ export interface HttpErrorOptions {
 export class HttpError extends Error {
   override readonly name = "HttpError";
   readonly status: number;
-  readonly reason: SandboxError["reason"];
+  readonly reason: string;
   readonly body: string | Readonly<Record<string, unknown>>;
   /** The header `Retry-After`; by default 1 for 429 and 503, none for other answers. */
   readonly retryAfterSeconds: number | undefined;
@@ -22,7 +23,7 @@ export class HttpError extends Error {
   constructor(status: number, message: string, { reason, body, retryAfterSeconds }: HttpErrorOptions) {
     super(message);
     this.status = status;
-    this.reason = reason;
+    this.reason = typeof reason === "string" ? reason : reason.reason;
     this.body = body ?? { code: status, message };
     // The SDKs retry only when the header is there, in digits.
     this.retryAfterSeconds = retryAfterSeconds ?? (status === 429 || status === 503 ? 1 : undefined);
@@ -31,8 +32,9 @@ export class HttpError extends Error {
 
 recogniseAcrossCopies(HttpError, "http-error");
 
-export function withBody({ status, message, ...rest }: HttpError, body: HttpError["body"]): HttpError {
-  return new HttpError(status, message, { ...rest, body });
+export function withBody(error: HttpError, body: HttpError["body"]): HttpError {
+  const { status, message, retryAfterSeconds } = error;
+  return new HttpError(status, message, { reason: error, retryAfterSeconds, body });
 }
 
 /** The same answer with its reason in the body, which has to be JSON. */

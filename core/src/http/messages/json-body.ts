@@ -1,8 +1,10 @@
 import type { IncomingMessage } from "node:http";
 import type { z } from "zod";
 import { SandboxError } from "../../kernel/errors.js";
-import { parseJson, TooManyValues } from "../../kernel/parse-json.js";
+import { sharedWeakMap } from "../../kernel/token.js";
+import { MOST_VALUES, TooManyValues, ValueCount } from "../../kernel/parse-json.js";
 import { parseInput } from "./parse-input.js";
+import { holdBytes } from "../../bounds/held-bodies.js";
 
 export interface JsonBodyOptions {
   /** Bytes; a longer body is answered with 413. */
@@ -12,11 +14,9 @@ export interface JsonBodyOptions {
 }
 
 const DEFAULT_LIMIT_BYTES = 1024 * 1024;
-/** The parsing of so many holds up the event loop for some milliseconds. */
-const MOST_VALUES = 10_000;
 
 /** Whole bodies of messages that may be passed on to another server after that; undefined before they are read. */
-const bodies = new WeakMap<IncomingMessage, Buffer | undefined>();
+const bodies = sharedWeakMap<IncomingMessage, Buffer | undefined>("message-bodies");
 
 /** Keeps the body of a message, once it is read, as long as the message. */
 export function keepBody(message: IncomingMessage): void {
@@ -28,16 +28,43 @@ export function bodyOf(message: IncomingMessage): Buffer | undefined {
   return bodies.get(message);
 }
 
-/** Reads a whole request body. @throws SandboxError body_too_large past the limit. */
-export async function readBody(message: IncomingMessage, limitBytes: number): Promise<Buffer> {
+/** Reads a whole request body. @throws SandboxError body_too_large past the limit, server_busy without room for it. */
+export function readBody(message: IncomingMessage, limitBytes: number): Promise<Buffer> {
+  return read(message, limitBytes, () => undefined);
+}
+
+/**
+ * Reads a whole request body that is JSON, for a parser of its own: very many values would hold up the event loop.
+ * @throws SandboxError as `readBody`, request_invalid for a body with very many values.
+ */
+export function readJsonText(message: IncomingMessage, limitBytes: number): Promise<Buffer> {
+  const values = new ValueCount(MOST_VALUES);
+  return read(message, limitBytes, (chunk) => {
+    try {
+      values.add(chunk);
+    } catch (error) {
+      if (!(error instanceof TooManyValues)) throw error;
+      const text = `validation error: the body has more than ${MOST_VALUES} values`;
+      throw new SandboxError("request_invalid", text, { cause: error });
+    }
+  });
+}
+
+async function read(
+  message: IncomingMessage,
+  limitBytes: number,
+  check: (chunk: Buffer) => void,
+): Promise<Buffer> {
   const chunks: Buffer[] = [];
   let lengthBytes = 0;
   // Leaving a plain loop over the message early would destroy the connection, and the answer with it.
   for await (const chunk of message.iterator({ destroyOnReturn: false }) as AsyncIterable<Buffer>) {
     lengthBytes += chunk.length;
+    holdBytes(message, chunk.length);
     if (lengthBytes > limitBytes) {
       throw new SandboxError("body_too_large", `the request body is larger than ${limitBytes} bytes`);
     }
+    check(chunk);
     chunks.push(chunk);
   }
   const body = Buffer.concat(chunks, lengthBytes);
@@ -55,17 +82,13 @@ export async function readJsonBody<S extends z.ZodType>(
   schema: S,
   options: JsonBodyOptions = {},
 ): Promise<z.infer<S>> {
-  const body = await readBody(message, options.limitBytes ?? DEFAULT_LIMIT_BYTES);
+  const body = await readJsonText(message, options.limitBytes ?? DEFAULT_LIMIT_BYTES);
   let value: unknown;
   if (body.length === 0 && "empty" in options) value = options.empty;
   else {
     try {
-      value = parseJson(body, MOST_VALUES);
+      value = JSON.parse(body.toString());
     } catch (error) {
-      if (error instanceof TooManyValues) {
-        const text = `validation error: the body has more than ${MOST_VALUES} values`;
-        throw new SandboxError("request_invalid", text, { cause: error });
-      }
       throw new SandboxError("json_invalid", `Error when parsing request: ${(error as Error).message}`, {
         cause: error,
       });

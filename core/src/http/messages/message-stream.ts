@@ -1,5 +1,6 @@
 import type { ServerResponse } from "node:http";
-import { type HandlerContext, createContextKey } from "@connectrpc/connect";
+import type { ContextKey, HandlerContext } from "@connectrpc/connect";
+import { holdBytes, releaseBytes } from "../../bounds/held-bodies.js";
 
 /** The answer of a streaming RPC, for messages that are encoded already. */
 export interface MessageStream {
@@ -8,15 +9,17 @@ export interface MessageStream {
   /**
    * Sends whole envelopes after everything that the handler has yielded. Call it only after the first yielded message,
    * which sends the headers. Nothing is copied: resolves when the system has all of it, or with false when the client is
-   * gone. The bytes must not change before.
+   * gone. The bytes must not change before. @throws SandboxError server_busy when there is no room for what clients have
+   * not taken.
    */
   send(envelopes: Uint8Array): Promise<boolean>;
 }
 
-/** Key of the response in the context of an RPC. */
-export const responseKey = createContextKey<ServerResponse | undefined>(undefined, {
-  description: "response of an RPC",
-});
+/** Key of the response in the context of an RPC, the same in all copies of core. */
+export const responseKey: ContextKey<ServerResponse | undefined> = {
+  id: Symbol.for("coppice.rpc-response"),
+  defaultValue: undefined,
+};
 
 /**
  * The stream of an RPC's answer. Connect passes every message through half a dozen generators and copies; floods of
@@ -30,7 +33,12 @@ export function messageStreamOf(context: HandlerContext): MessageStream {
     codec: isJson ? "json" : "proto",
     async send(envelopes) {
       if (!response.headersSent) throw new Error("a stream begins with a message that its handler yields");
-      return written(response, envelopes);
+      // All of a reused block stays in memory, however little of it is sent.
+      const { byteLength } = envelopes.buffer;
+      holdBytes(response.req, byteLength);
+      const isSent = await written(response, envelopes);
+      releaseBytes(response.req, byteLength);
+      return isSent;
     },
   };
 }

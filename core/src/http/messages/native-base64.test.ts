@@ -19,11 +19,12 @@ it("protobuf decodes plain and irregular base64, and refuses other text", () => 
     const bytes = Buffer.from(Array.from({ length }, (_, index) => (index * 151 + length) % 256));
     const text = bytes.toString("base64");
     const lines = text.replace(/.{8}/g, "$&\n");
-    for (const variant of [text, text.replace(/=+$/, ""), bytes.toString("base64url"), lines]) {
+    for (const variant of [text, `${text}\n`, text.replace(/=+$/, ""), bytes.toString("base64url"), lines]) {
       assert.deepEqual(Buffer.from(base64Decode(variant)), bytes, variant);
     }
   }
-  for (const none of ["QUJD!UJD", "QQ=!", "Q", "\u0141QQQ", "QUJDQUJ\u0144"]) {
+  assert.equal(Buffer.from(base64Decode("YQ==YWI=YWJj YQ")).toString(), "aababca");
+  for (const none of ["QUJD!UJD", "QQ=!", "Q", "QUJD\nQ", "\u0141QQQ", "QUJDQUJ\u0144"]) {
     assert.throws(() => base64Decode(none), /invalid base64/, none);
   }
 });

@@ -6,7 +6,17 @@
  *
  * Import it before anything that imports protobuf, which looks for it once, when it is loaded.
  */
-const PLAIN_BASE64 = /^[A-Za-z0-9+/]*={0,2}$/;
+const PLAIN_BASE64 = /^[\w+/-]*={0,2}$/;
+/** With spaces, and padding anywhere. */
+const ANY_BASE64 = /^[\w+/=\s-]*$/;
+const LETTERS_AND_FIGURES = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
+const EQUALS = 0x3d;
+const NONE = 64;
+/** The value of each byte as a digit. */
+const DIGITS = new Uint8Array(256).fill(NONE);
+for (const digits of ["+/", "-_"])
+  for (const [value, digit] of Buffer.from(`${LETTERS_AND_FIGURES}${digits}`).entries())
+    DIGITS[digit] = value;
 
 interface Base64Options {
   readonly alphabet?: "base64" | "base64url";
@@ -22,12 +32,33 @@ function toBase64(this: Uint8Array, options: Base64Options = {}): string {
   return isUrl ? unpadded.replaceAll("+", "-").replaceAll("/", "_") : unpadded;
 }
 
-/** @throws SyntaxError for anything but plain padded base64; protobuf then decodes it itself. */
+/** @throws SyntaxError for other text. */
 function setFromBase64(this: Uint8Array, text: string): { readonly read: number; readonly written: number } {
-  // Buffer skips invalid characters instead of refusing them.
-  if (text.length % 4 !== 0 || !PLAIN_BASE64.test(text)) throw new SyntaxError("no plain base64");
-  const written = Buffer.from(this.buffer, this.byteOffset, this.byteLength).write(text, "base64");
-  return { read: text.length, written };
+  const isPlain = PLAIN_BASE64.test(text) && text.replace(/=+$/, "").length % 4 !== 1;
+  if (!isPlain && !ANY_BASE64.test(text)) throw new SyntaxError("no base64");
+  const target = Buffer.from(this.buffer, this.byteOffset, this.byteLength);
+  return { read: text.length, written: isPlain ? target.write(text, "base64") : decode(text, target) };
+}
+
+/** As protobuf does it, three times as fast: it would hold up the event loop. */
+function decode(text: string, target: Buffer): number {
+  let written = 0;
+  let bits = 0;
+  let digits = 0;
+  const bytes = Buffer.from(text, "latin1");
+  // To iterate takes six times as long.
+  for (let at = 0; at < bytes.length; at += 1) {
+    const byte = bytes[at] ?? EQUALS;
+    const value = DIGITS[byte] ?? NONE;
+    if (value < NONE) {
+      bits = (bits << 6) | value;
+      digits = (digits + 1) & 3;
+      // Each digit but the first of four completes a byte.
+      if (digits !== 1) target[written++] = bits >> (digits === 0 ? 0 : 8 - 2 * digits);
+    } else if (byte === EQUALS) digits = 0;
+  }
+  if (digits === 1) throw new SyntaxError("a digit alone");
+  return written;
 }
 
 for (const method of [toBase64, setFromBase64]) {

@@ -1,10 +1,10 @@
 import type { IncomingHttpHeaders, ServerResponse } from "node:http";
 import { Code, ConnectError, type Interceptor } from "@connectrpc/connect";
 import { SandboxError } from "../../kernel/errors.js";
-import { type ErrorCode, type ReasonEntry, REASONS } from "../../kernel/reasons.js";
+import type { ErrorCode } from "../../kernel/reasons.js";
 import type { Logger } from "../../observe/logger.js";
 import { allowAnyOrigin } from "./cors.js";
-import { EdgeRefusal, isBrowser } from "./edge-refusal.js";
+import { EdgeRefusal, wantsPage } from "./edge-refusal.js";
 import { HttpError } from "./http-error.js";
 import { sqliteErrorCode } from "../../sqlite/sqlite-error-code.js";
 
@@ -50,12 +50,9 @@ function isStoreFailure(error: unknown): boolean {
 export function toHttpError(error: unknown, log: Logger): HttpError {
   if (error instanceof HttpError) return error;
   if (error instanceof SandboxError) {
-    const { message, reason, retryAfterSeconds } = error;
-    // Errors of another copy of core, or of a plugin, may have a reason that the catalogue lacks.
-    const entry = (REASONS as Readonly<Partial<Record<string, ReasonEntry>>>)[reason];
-    const status = entry?.status ?? WIRE[error.code].status;
+    const { message, retryAfterSeconds, status = WIRE[error.code].status } = error;
     if (status === 500) log.error({ err: error }, "request failed");
-    return new HttpError(status, message, { reason, retryAfterSeconds });
+    return new HttpError(status, message, { reason: error, retryAfterSeconds });
   }
   // Koa and its libraries mark client errors with a status and `expose`.
   if (error instanceof Error && "expose" in error && error.expose === true && "status" in error) {
@@ -101,6 +98,8 @@ export function writeHttpError(response: ServerResponse, error: HttpError): void
   if (error instanceof EdgeRefusal) allowAnyOrigin(response);
   const [type, text] = encode(error, response.req.headers);
   const bytes = Buffer.from(text);
+  // E2B's JavaScript SDK shows the status line alone of an error of the code interpreter.
+  if (typeof error.body === "string") response.statusMessage = phraseOf(error.body);
   response.writeHead(error.status, {
     "content-type": type,
     "content-length": bytes.length,
@@ -109,12 +108,19 @@ export function writeHttpError(response: ServerResponse, error: HttpError): void
   response.end(response.req.method === "HEAD" ? undefined : bytes);
 }
 
+const MAX_PHRASE = 400;
+
+/** The beginning of a text as the reason phrase of a status line. */
+function phraseOf(text: string): string {
+  return text.slice(0, MAX_PHRASE).replaceAll(/[^\x20-\x7e]+/g, " ");
+}
+
 function encode(error: HttpError, headers: IncomingHttpHeaders): readonly [type: string, text: string] {
-  if (error instanceof EdgeRefusal && isBrowser(headers)) return ["text/html; charset=utf-8", error.page];
   const { body } = error;
-  return typeof body === "string"
-    ? ["text/plain; charset=utf-8", body]
-    : ["application/json", JSON.stringify(body)];
+  if (typeof body === "string") return ["text/plain; charset=utf-8", body];
+  if (!(error instanceof EdgeRefusal)) return ["application/json", JSON.stringify(body)];
+  if (wantsPage(headers)) return ["text/html; charset=utf-8", error.page];
+  return ["application/json; charset=utf-8", JSON.stringify(body)];
 }
 
 export function errorInterceptor(

@@ -15,7 +15,7 @@ import { type RequestCarrier, requestOf, type SurfaceRequest } from "../surfaces
 export interface Arrival {
   /** Name of the listener that its client reached, whose surface serves it here. */
   readonly listener: string;
-  /** Sender, as that server's guards named it; undefined where they did not run. */
+  /** Sender, as that server's guards named it; undefined where they named none or did not run: those of this server do. */
   readonly principal: Principal | undefined;
 }
 
@@ -29,8 +29,9 @@ export interface PeerFinder {
   arrivalOf(message: IncomingMessage): Arrival;
   /**
    * The server that has a sandbox; undefined when none has. @throws SandboxError while that cannot be told.
+   * @param request whose client counts for what it looks up.
    */
-  find(id: SandboxId): Promise<Peer | undefined>;
+  find(id: SandboxId, request: SurfaceRequest): Promise<Peer | undefined>;
   /** The server that says that a request is for one of its sandboxes, where the request does not tell which. */
   search(request: SurfaceRequest): Promise<Peer | undefined>;
   /** The server of a name that a placement chose. @throws SandboxError when it is gone. */
@@ -43,7 +44,7 @@ export interface PeerFinder {
    * The name of another server that has something; undefined when all have answered that they do not.
    * @throws SandboxError when no server has it and one did not answer.
    */
-  holderOf(held: HeldName, signal: AbortSignal): Promise<string | undefined>;
+  holderOf(held: HeldName, request: SurfaceRequest): Promise<string | undefined>;
   /** The name of another server for what none has yet; undefined where this one may get it. */
   makerOfNew(): string | undefined;
 }
@@ -104,8 +105,8 @@ export class KnownPeers implements Peers {
     if (this.#finder !== undefined && !isPassedOn && target === undefined) keepBody(message);
   }
 
-  async find(id: SandboxId): Promise<Peer | undefined> {
-    return this.#finder?.find(id);
+  async find(id: SandboxId, request: SurfaceRequest): Promise<Peer | undefined> {
+    return this.#finder?.find(id, request);
   }
 
   async search(request: SurfaceRequest): Promise<Peer | undefined> {
@@ -139,9 +140,9 @@ export class KnownPeers implements Peers {
     if (finder === undefined || request.isPassedOn) return undefined;
     const held = this.#holdings.namedBy(request);
     if (held !== undefined && (await this.has(held))) return undefined;
-    const owner = sandboxId === undefined ? undefined : await finder.find(sandboxId);
+    const owner = sandboxId === undefined ? undefined : await finder.find(sandboxId, request);
     if (owner !== undefined || held === undefined) return owner;
-    const server = await finder.holderOf(held, request.signal);
+    const server = await finder.holderOf(held, request);
     return server === undefined ? undefined : finder.named(server);
   }
 
@@ -161,15 +162,15 @@ export class KnownPeers implements Peers {
   ): Promise<void> {
     const held = { kind, reference, tenant: tenantOf(request) };
     if (request.isPassedOn || (await this.has(held))) return;
-    const server = (await this.#finder?.holderOf(held, request.signal)) ?? maker;
+    const server = (await this.#finder?.holderOf(held, request)) ?? maker;
     if (server !== undefined) throw new HeldElsewhere(server);
   }
 
   /** The server that a request is for, by the error that it ended with here; undefined when that is its answer. */
-  async ofError(error: unknown, { isPassedOn }: SurfaceRequest): Promise<Peer | undefined> {
-    if (isPassedOn) return undefined;
+  async ofError(error: unknown, request: SurfaceRequest): Promise<Peer | undefined> {
+    if (request.isPassedOn) return undefined;
     if (error instanceof CreatedElsewhere || error instanceof HeldElsewhere)
       return this.#finder?.named(error.server);
-    return error instanceof UnknownSandbox ? this.find(error.sandboxId) : undefined;
+    return error instanceof UnknownSandbox ? this.find(error.sandboxId, request) : undefined;
   }
 }

@@ -15,8 +15,11 @@ interface Read {
 }
 
 /** Reads an answer in pieces of some bytes; `hangsUp` ends the connection after it. */
-function read(text: string, { method = "GET", pieceBytes = text.length, hangsUp = false } = {}): Read {
-  const reader = new AnswerReader(LIMIT);
+function read(
+  text: string,
+  { method = "GET", pieceBytes = text.length, hangsUp = false, headLimit = LIMIT } = {},
+): Read {
+  const reader = new AnswerReader(headLimit);
   let head: AnswerHead | undefined;
   let ends = 0;
   let body = "";
@@ -34,7 +37,12 @@ function read(text: string, { method = "GET", pieceBytes = text.length, hangsUp 
   for (let at = 0; at < bytes.length; at += pieceBytes) {
     const piece = bytes.subarray(at, at + pieceBytes);
     if (reader.isComplete) excess += piece.length;
-    else excess += reader.push(piece, sink);
+    else {
+      let left = reader.push(piece, sink);
+      // It stops when its turn of the event loop is over.
+      while (left > 0 && !reader.isComplete) left = reader.push(piece.subarray(piece.length - left), sink);
+      excess += left;
+    }
     // The next bytes may be read into the same memory.
     piece.fill("!");
   }
@@ -149,6 +157,10 @@ describe("the reader of answers", () => {
     ])
       for (const pieceBytes of [1, text.length])
         assert.throws(() => read(text, { pieceBytes }), /of more than 200 bytes|without a size/, text);
+    const many = (count: number): string =>
+      `HTTP/1.1 200 OK\r\n${"a:\r\n".repeat(count)}Content-Length: 0\r\n\r\n`;
+    assert.equal(read(many(999), { headLimit: 16_384 }).isComplete, true);
+    assert.throws(() => read(many(1_000), { headLimit: 16_384 }), /more than 1000 headers/);
     assert.equal(read(`${chunked}${"1;x=y\r\n!\r\n".repeat(LIMIT)}0\r\n\r\n`).body.length, LIMIT);
   });
 });

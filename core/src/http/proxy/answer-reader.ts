@@ -1,3 +1,4 @@
+import { isTurnOver } from "../../kernel/turns.js";
 import { type AnswerHead, parseAnswerHead } from "./answer-head.js";
 
 /** Takes an answer piece by piece. */
@@ -14,6 +15,8 @@ export interface AnswerSink {
 
 const HEAD_END = Buffer.from("\r\n\r\n");
 const LINE_FEED = 0x0a;
+/** Lines between two looks at the time. */
+const LINES_AT_ONCE = 64;
 const CHUNK_LINE = /^([\da-f]{1,13})(?:[ \t]*;.*)?\r\n$/i;
 
 type State = "head" | "body" | "chunk line" | "chunk" | "chunk end" | "trailers" | "complete";
@@ -53,7 +56,11 @@ export class AnswerReader {
     this.#rest = undefined;
   }
 
-  /** @returns how many bytes at the end of `bytes` do not belong to the answer. @throws Error for one that is invalid. */
+  /**
+   * Reads on, as long as this turn of the event loop has time for it.
+   * @returns how many bytes at the end of `bytes` were not read: unless the answer is complete, they are for a later turn.
+   * @throws Error for an answer that is invalid.
+   */
   push(bytes: Buffer, sink: AnswerSink): number {
     let all = bytes;
     if (this.#rest !== undefined) {
@@ -117,6 +124,7 @@ export class AnswerReader {
     // The parts of the body are moved together: each piece that is passed on costs a write, and new memory more.
     let from = start;
     let to = start;
+    let lines = 0;
     while (at < bytes.length && !this.isComplete) {
       if (this.#state === "chunk") {
         const end = Math.min(bytes.length, at + this.#missing);
@@ -135,6 +143,8 @@ export class AnswerReader {
         }
         this.#readLine(bytes.toString("latin1", at, end));
         at = end;
+        lines += 1;
+        if (lines % LINES_AT_ONCE === 0 && isTurnOver()) break;
       }
     }
     const body = to > from ? bytes.subarray(from, to) : undefined;

@@ -18,6 +18,7 @@ export function exchangeLimit(most: number): ExchangeLimit {
         reason: "exchange_limit_reached",
         sandboxId: sandbox.record.id,
         message: `The sandbox has too many concurrent incoming connections (limit: ${most})`,
+        title: "Too Many Connections",
       });
     }
     underWay.set(sandbox, count + 1);

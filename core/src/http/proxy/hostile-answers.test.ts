@@ -106,6 +106,42 @@ describe("a hostile program in a sandbox", { timeout: 60_000 }, () => {
     assert.match((await client.ends()).slice(seen), /^HTTP\/1\.1 200 OK\r\n[^]*\r\n\r\nfine$/);
   }
 
+  /** Notes the connections on which requests come, and answers. */
+  function noting(bytes: string, connections: Duplex[]): typeof answer {
+    return (connection) => {
+      connections.push(connection);
+      connection.write(bytes);
+    };
+  }
+
+  it("that sends more than its answer is asked nothing else on that connection", async () => {
+    const connections: Duplex[] = [];
+    answer = noting(`${GOOD}HTTP/1.1 200 OK\r\n`, connections);
+    const client = new Client(server.url);
+    client.ask(addressed);
+    await client.sees(/fine$/);
+    client.ask({ ...addressed, Connection: "close" });
+    assert.equal((await client.ends()).split("fine").length - 1, 2);
+    assert.notEqual(connections[0], connections[1]);
+    if (connections[0]?.destroyed === false) await once(connections[0], "close");
+  });
+
+  it("that answers before it has the whole request is asked nothing else on that connection", async () => {
+    const connections: Duplex[] = [];
+    answer = noting(GOOD, connections);
+    const client = new Client(server.url);
+    client.ask({ ...addressed, "Transfer-Encoding": "chunked" }, { method: "POST" });
+    client.socket.write("4\r\nhalf\r\n");
+    await client.sees(/fine$/);
+    await stillServes();
+    answer = noting(GOOD, connections);
+    const other = new Client(server.url);
+    other.ask({ ...addressed, Connection: "close" });
+    await other.ends();
+    assert.notEqual(connections[0], connections[1]);
+    client.socket.destroy();
+  });
+
   for (const [what, head] of [
     ["a reason that cannot be written", "HTTP/1.1 200 O\x01K"],
     ["a reason of bytes beyond ASCII", "HTTP/1.1 200 \xff\xfe"],

@@ -1,4 +1,6 @@
 import type { Duplex } from "node:stream";
+import { ReadsInTurns } from "../../kernel/reads-in-turns.js";
+import { isTurnOver, type Sender } from "../../kernel/turns.js";
 import { AnswerReader, type AnswerSink } from "./answer-reader.js";
 
 /** A request that is under way, and who waits for its answer. */
@@ -12,6 +14,8 @@ export interface HttpExchange extends AnswerSink {
 
 export interface HttpConnectionOptions {
   readonly stream: Duplex;
+  /** Whose program answers. */
+  readonly sender: Sender;
   readonly headLimit: number;
   /** Takes it back for the next exchange; undefined for a connection of one exchange. */
   readonly keep: ((connection: HttpConnection) => void) | undefined;
@@ -25,19 +29,31 @@ export interface HttpConnectionOptions {
 export class HttpConnection {
   readonly stream: Duplex;
   readonly #reader: AnswerReader;
+  readonly #reads: ReadsInTurns;
   readonly #keep: HttpConnectionOptions["keep"];
   #exchange: HttpExchange | undefined;
   #isUnanswered = true;
   #isSent = false;
+  #hasEnded = false;
   #idle: NodeJS.Timeout | undefined;
 
-  constructor({ stream, headLimit, keep, onClose }: HttpConnectionOptions) {
+  constructor({ stream, sender, headLimit, keep, onClose }: HttpConnectionOptions) {
     this.stream = stream;
     this.#reader = new AnswerReader(headLimit);
     this.#keep = keep;
+    this.#reads = new ReadsInTurns({
+      sender,
+      source: stream,
+      read: (bytes) => this.#read(bytes),
+      onEnd: () => this.#finish(),
+      isReused: true,
+    });
     stream.on("data", (bytes: Buffer) => this.#receive(bytes));
     stream.on("drain", () => this.#exchange?.drain());
-    stream.on("end", () => this.#finish());
+    stream.on("end", () => {
+      this.#hasEnded = true;
+      this.#reads.end();
+    });
     stream.on("error", (error) => this.#fail(error));
     stream.once("close", () => {
       clearTimeout(this.#idle);
@@ -64,6 +80,15 @@ export class HttpConnection {
     this.#isSent = true;
   }
 
+  /** Has the other side wait, until `resume`, with what follows of its answer. */
+  pause(): void {
+    this.#reads.pause();
+  }
+
+  resume(): void {
+    this.#reads.resume();
+  }
+
   /** Closes the connection if that exchange is under way, without a word to it. */
   abandon(exchange: HttpExchange): void {
     if (this.#exchange !== exchange) return;
@@ -73,7 +98,7 @@ export class HttpConnection {
 
   /** Waits for `begin`, for a time. */
   waitFor(idleTimeoutMs: number): void {
-    if (this.stream.isPaused()) this.stream.resume();
+    if (this.stream.isPaused()) this.#reads.resume();
     // It goes on during exchanges: to start one timer again costs less than to make one each time.
     this.#idle ??= setTimeout(() => {
       if (this.#exchange === undefined) this.stream.destroy();
@@ -82,23 +107,28 @@ export class HttpConnection {
   }
 
   #receive(bytes: Buffer): void {
+    // Heads take longer than anything else of their length.
+    if (this.#exchange === undefined) this.stream.destroy();
+    else this.#reads.receive(bytes, this.#isUnanswered && isTurnOver());
+  }
+
+  #read(bytes: Buffer): number {
     const exchange = this.#exchange;
-    if (exchange === undefined) {
-      this.stream.destroy();
-      return;
-    }
+    if (exchange === undefined) return 0;
     this.#isUnanswered = false;
     try {
-      const excess = this.#reader.push(bytes, exchange);
-      if (this.#reader.isComplete) this.#complete(excess === 0 && this.#reader.head?.isKept === true);
+      const left = this.#reader.push(bytes, exchange);
+      if (!this.#reader.isComplete) return left;
+      this.#complete(left === 0 && this.#reader.head?.isKept === true);
     } catch (error) {
       this.#fail(error);
     }
+    return 0;
   }
 
   #complete(mayBeKept: boolean): void {
     this.#exchange = undefined;
-    if (mayBeKept && this.#isSent && this.#keep !== undefined) this.#keep(this);
+    if (mayBeKept && this.#isSent && !this.#hasEnded && this.#keep !== undefined) this.#keep(this);
     else this.stream.destroy();
   }
 

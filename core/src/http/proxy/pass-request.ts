@@ -1,4 +1,5 @@
 import type { IncomingMessage, ServerResponse } from "node:http";
+import { passBodyWhole } from "../clients/paced-reads.js";
 import { hasBody } from "../messages/has-body.js";
 import { bodyOf } from "../messages/json-body.js";
 import type { AnswerHead } from "./answer-head.js";
@@ -99,6 +100,7 @@ class Passage implements HttpExchange {
       if (body.length > 0) this.#sendBody(body);
       this.#endBody();
     } else {
+      passBodyWhole(message);
       message.on("data", (bytes: Buffer) => {
         if (this.#connection.serves(this) && !this.#sendBody(bytes)) message.pause();
       });
@@ -138,13 +140,12 @@ class Passage implements HttpExchange {
   }
 
   body(bytes: Buffer): void {
-    const { stream } = this.#connection;
     const { response } = this.#passed;
     this.#passed.passedBack(bytes);
     if (response.write(bytes, whenTaken(bytes))) return;
-    stream.pause();
+    this.#connection.pause();
     response.once("drain", () => {
-      if (this.#connection.serves(this)) stream.resume();
+      if (this.#connection.serves(this)) this.#connection.resume();
     });
   }
 

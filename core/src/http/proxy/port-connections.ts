@@ -59,7 +59,7 @@ export class PortConnections {
     const { headLimit } = this.#options;
     const keep = isShared ? (connection: HttpConnection) => this.#keep(target, connection) : undefined;
     const onClose = (connection: HttpConnection): void => this.#forget(target, connection);
-    const connection = new HttpConnection({ stream, headLimit, keep, onClose });
+    const connection = new HttpConnection({ stream, sender: target.sandbox, headLimit, keep, onClose });
     if (signal.aborted) stream.destroy();
     return connection;
   }
@@ -103,6 +103,12 @@ async function dialPort({ sandbox, port }: Target, signal: AbortSignal): Promise
       if (pauseMs !== undefined) await pause(pauseMs, undefined, { signal });
     }
   }
-  const message = "The sandbox is running but port is not open";
-  throw new EdgeRefusal(502, { reason: "port_closed", sandboxId: sandbox.record.id, message, port });
+  throw new EdgeRefusal(502, {
+    reason: "port_closed",
+    sandboxId: sandbox.record.id,
+    message: "The sandbox is running but port is not open",
+    port,
+    title: "Closed Port Error",
+    text: `The sandbox is running, but there is no service running on port ${port}.`,
+  });
 }

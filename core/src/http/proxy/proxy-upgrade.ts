@@ -1,8 +1,8 @@
-import { type IncomingMessage, ServerResponse } from "node:http";
-import type { Socket } from "node:net";
+import type { IncomingMessage, ServerResponse } from "node:http";
 import type { Duplex } from "node:stream";
 import { destroySoon } from "../messages/destroy-soon.js";
 import { headerLines } from "../messages/header-lines.js";
+import { lastAnswer } from "../messages/last-answer.js";
 import type { SurfaceRequest, Target } from "../surfaces/surface-request.js";
 import type { AnswerHead } from "./answer-head.js";
 import { brokenPort } from "./broken-port.js";
@@ -81,7 +81,7 @@ class Tunnel implements HttpExchange {
     socket.on("timeout", () => {
       if (socket.isPaused()) socket.destroy();
     });
-    socket.on("drain", () => stream.resume());
+    socket.on("drain", () => this.#connection.resume());
     const option = `Connection: Upgrade\r\nUpgrade: ${message.headers.upgrade ?? ""}\r\n`;
     stream.write(requestHead(message, target, option), "latin1");
     await answered.promise;
@@ -101,7 +101,7 @@ class Tunnel implements HttpExchange {
   }
 
   body(bytes: Buffer): void {
-    if (!(this.#response ?? this.#socket).write(bytes)) this.#connection.stream.pause();
+    if (!(this.#response ?? this.#socket).write(bytes)) this.#connection.pause();
   }
 
   end(bytes: Buffer | undefined): void {
@@ -142,28 +142,4 @@ class Tunnel implements HttpExchange {
     this.#connection.stream.end();
     destroySoon(this.#socket);
   }
-}
-
-/** A response on the socket of a refused upgrade. The socket is closed after it. */
-export function lastAnswer(
-  message: IncomingMessage,
-  socket: Duplex,
-  { headers, status }: Pick<AnswerHead, "headers" | "status">,
-): ServerResponse {
-  const response = new ServerResponse(message);
-  response.shouldKeepAlive = false;
-  // The client may leave in the middle of it.
-  response.on("error", () => undefined);
-  response.assignSocket(socket as Socket);
-  try {
-    response.writeHead(status, [...headers]);
-  } catch (error) {
-    response.detachSocket(socket as Socket);
-    throw error;
-  }
-  response.once("finish", () => {
-    socket.end();
-    destroySoon(socket);
-  });
-  return response;
 }

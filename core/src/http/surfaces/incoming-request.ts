@@ -2,12 +2,13 @@ import { randomUUID } from "node:crypto";
 import type { IncomingMessage, ServerResponse } from "node:http";
 import type { Duplex } from "node:stream";
 import { SandboxError } from "../../kernel/errors.js";
+import { currentOwner } from "../../kernel/owner.js";
 import type { Logger } from "../../observe/logger.js";
 import type { ClientAddresses } from "../clients/client-address.js";
 import type { SurfaceRequest, Target } from "./surface-request.js";
 
-/** Shared by all requests: each ends with it, and its stack would tell nothing. */
-const CLIENT_GONE = new Error("the client is gone");
+/** Shared by all requests: each ends with it, and its stack would tell nothing. Handlers throw it on. */
+const CLIENT_GONE = new SandboxError("client_gone", "the client is gone");
 const SANE_REQUEST_ID = /^[\w.-]{1,128}$/;
 
 interface IncomingRequestParts {
@@ -31,10 +32,10 @@ export class IncomingRequest implements SurfaceRequest {
   readonly #ends: (() => void)[] = [];
   #target: Target | undefined;
   #url: URL | undefined;
-  #log: Logger | undefined;
+  #log: { readonly plugin: string; readonly log: Logger } | undefined;
   #gone: AbortController | undefined;
   /** Of the abort. */
-  #reason: Error | undefined;
+  #reason: SandboxError | undefined;
   #isOver = false;
 
   constructor(surface: string, parts: IncomingRequestParts) {
@@ -69,10 +70,15 @@ export class IncomingRequest implements SurfaceRequest {
     this.#log = undefined;
   }
 
+  /** With the name of the plugin that asks for it. */
   get log(): Logger {
-    const about = this.#target && { sandboxId: this.#target.sandbox.record.id };
-    this.#log ??= this.#parts.log.child({ requestId: this.id, ...about });
-    return this.#log;
+    const plugin = currentOwner();
+    if (this.#log?.plugin !== plugin) {
+      const about = this.#target && { sandboxId: this.#target.sandbox.record.id };
+      const log = this.#parts.log.child({ plugin, requestId: this.id, ...about });
+      this.#log = { plugin, log };
+    }
+    return this.#log.log;
   }
 
   get signal(): AbortSignal {
@@ -97,7 +103,7 @@ export class IncomingRequest implements SurfaceRequest {
   }
 
   /** Aborts the signal. */
-  abort(reason: Error): void {
+  abort(reason: SandboxError): void {
     this.#reason ??= reason;
     this.#gone?.abort(this.#reason);
   }
@@ -110,7 +116,8 @@ export class IncomingRequest implements SurfaceRequest {
 }
 
 function parseUrl({ url = "/" }: IncomingMessage): URL {
-  const parsed = URL.parse(url.startsWith("/") ? `http://server${url}` : url, "http://server");
+  // A base would be parsed each time, too.
+  const parsed = url.startsWith("/") ? URL.parse(`http://server${url}`) : URL.parse(url, "http://server");
   if (parsed === null) throw new SandboxError("target_invalid", "the request target is no URL");
   return parsed;
 }

@@ -22,7 +22,7 @@ function observed() {
     setup(plugin, { sandboxes }) {
       plugin.guard("api", ({ headers }) => {
         const scopes = headers["x-scopes"];
-        if (scopes === undefined) throw new SandboxError("credential_invalid", "who are you?");
+        if (scopes === undefined) throw new SandboxError("access_token_invalid", "who are you?");
         if (scopes === "") return;
         return { tenant: "acme", name: "tester", scopes: new Set(String(scopes).split(",") as Scope[]) };
       });
@@ -98,7 +98,7 @@ it("a route requires its scope, or that of its method; admin includes all, and n
 
 it("a router with a guard of its own has no other, and is the only one that has it", async () => {
   const refuse = (): never => {
-    throw new SandboxError("credential_invalid", "not so");
+    throw new SandboxError("access_token_invalid", "not so");
   };
   const plugin = definePlugin({
     name: "linked",

@@ -1,4 +1,5 @@
 import { SandboxError } from "../../kernel/errors.js";
+import { sharedWeakMap } from "../../kernel/token.js";
 import type { Scope } from "./principal.js";
 import { type RequestCarrier, requestOf } from "./surface-request.js";
 
@@ -7,7 +8,7 @@ type Middleware = (
   next: () => Promise<unknown>,
 ) => Promise<unknown>;
 
-const DECLARED = new WeakMap<object, Scope>();
+const DECLARED = sharedWeakMap<object, Scope>("permitted-scopes");
 const READING = new Set(["GET", "HEAD", "OPTIONS"]);
 
 /**
@@ -39,12 +40,14 @@ export function scopeOfMethod(method: string): Scope {
   return READING.has(method) ? "read" : "write";
 }
 
-/**
- * For handlers without a koa route that could have `permit`. Where no guard authenticates, everything is allowed.
- * @throws SandboxError permission_denied
- */
-export function requireScope(carrier: RequestCarrier, scope: Scope): void {
+/** True for a sender who has the scope. Where no guard authenticates, everything is allowed. */
+export function permits(carrier: RequestCarrier, scope: Scope): boolean {
   const { principal } = requestOf(carrier);
-  if (principal === undefined || principal.scopes.has(scope) || principal.scopes.has("admin")) return;
+  return principal === undefined || principal.scopes.has(scope) || principal.scopes.has("admin");
+}
+
+/** For handlers without a koa route that could have `permit`. @throws SandboxError permission_denied */
+export function requireScope(carrier: RequestCarrier, scope: Scope): void {
+  if (permits(carrier, scope)) return;
   throw new SandboxError("scope_missing", `this credential does not have the scope '${scope}'`);
 }

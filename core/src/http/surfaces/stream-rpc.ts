@@ -12,6 +12,9 @@ import {
 } from "@connectrpc/connect";
 import { endStreamToJson } from "@connectrpc/connect/protocol-connect";
 import { connectErrorOf } from "../messages/wire-errors.js";
+import { holdBytes, releaseBytes } from "../../bounds/held-bodies.js";
+import { requireFewParts } from "./bounded-values.js";
+import { messageText } from "./message-text.js";
 import { writeChunk } from "../messages/write-chunk.js";
 import type { SurfaceRequest } from "./surface-request.js";
 
@@ -30,10 +33,13 @@ export interface StreamCall {
 type Codec = "json" | "proto";
 
 /** Of an envelope of Connect: flags, and the number of the bytes that follow. */
-export const HEAD_BYTES = 5;
+const HEAD_BYTES = 5;
 /** Flag of the last envelope. */
-export const END_STREAM = 0x02;
+const END_STREAM = 0x02;
+/** The envelopes of a stream, for a server that passes them on. */
+export const ENVELOPE = { headBytes: HEAD_BYTES, endStream: END_STREAM, of: envelope } as const;
 const JSON_READ = { ignoreUnknownFields: true };
+const BINARY_READ = { readUnknownFields: false };
 /** End of a stream without an error and without trailers. */
 const PLAIN_END = envelope(END_STREAM, Buffer.from("{}"));
 
@@ -95,26 +101,39 @@ function codecOf(headers: IncomingHttpHeaders): Codec | undefined {
 
 /** @returns the only envelope of a body, or else the chunks that were read. */
 function readEnvelope(message: IncomingMessage, limitBytes: number): Promise<Buffer | readonly Buffer[]> {
-  const { promise, resolve } = Promise.withResolvers<Buffer | readonly Buffer[]>();
+  const { promise, resolve, reject } = Promise.withResolvers<Buffer | readonly Buffer[]>();
   const chunks: Buffer[] = [];
   let bytes = 0;
+  /** Of the envelope, once its head is there. */
+  let lengthBytes: number | undefined;
   const isWithin = (): boolean => {
     if (bytes < HEAD_BYTES) return true;
-    const head =
-      chunks.length === 1 && chunks[0] !== undefined ? chunks[0] : Buffer.concat(chunks, HEAD_BYTES);
-    const length = head.readUInt32BE(1);
-    return head[0] === 0 && length <= limitBytes && bytes <= HEAD_BYTES + length;
+    if (lengthBytes === undefined) {
+      const [first = Buffer.alloc(0)] = chunks;
+      const head = first.length < HEAD_BYTES ? Buffer.concat(chunks) : first;
+      lengthBytes = head[0] === 0 ? head.readUInt32BE(1) : Infinity;
+    }
+    return lengthBytes <= limitBytes && bytes <= HEAD_BYTES + lengthBytes;
   };
+  const stop = (): void => void message.off("data", take).off("end", end).off("close", leave).pause();
   const finish = (isWhole: boolean): void => {
-    message.off("data", take).off("end", end).off("close", leave).pause();
+    stop();
     const whole = isWhole ? Buffer.concat(chunks) : undefined;
     const isOne = whole !== undefined && bytes >= HEAD_BYTES && whole.readUInt32BE(1) === bytes - HEAD_BYTES;
+    // Connect's handler counts what it reads.
+    if (!isOne) releaseBytes(message, bytes);
     resolve(isOne ? whole : chunks);
   };
   const take = (chunk: Buffer): void => {
     chunks.push(chunk);
     bytes += chunk.length;
-    if (!isWithin()) finish(false);
+    try {
+      holdBytes(message, chunk.length);
+      if (!isWithin()) finish(false);
+    } catch (error) {
+      stop();
+      reject(error);
+    }
   };
   const end = (): void => finish(true);
   const leave = (): void => finish(false);
@@ -131,8 +150,9 @@ export async function* withRead(read: readonly Buffer[], message: IncomingMessag
 function parse({ method }: StreamRpc, codec: Codec, body: Buffer): Message | undefined {
   const payload = body.subarray(HEAD_BYTES);
   try {
-    if (codec === "json") return fromJsonString(method.input, payload.toString("utf8"), JSON_READ);
-    return fromBinary(method.input, payload);
+    requireFewParts(payload, codec === "json" ? undefined : method.input);
+    if (codec === "json") return fromJsonString(method.input, messageText(payload), JSON_READ);
+    return fromBinary(method.input, payload, BINARY_READ);
   } catch {
     return undefined;
   }
@@ -180,7 +200,7 @@ async function serve(
 }
 
 /** A message of a stream as Connect sends it. */
-export function envelope(flags: number, payload: Uint8Array): Buffer {
+function envelope(flags: number, payload: Uint8Array): Buffer {
   const bytes = Buffer.allocUnsafe(HEAD_BYTES + payload.length);
   bytes[0] = flags;
   bytes.writeUInt32BE(payload.length, 1);

@@ -1,6 +1,7 @@
 import type { IncomingMessage } from "node:http";
-import { type ContextValues, type HandlerContext, createContextKey } from "@connectrpc/connect";
+import type { ContextKey, ContextValues, HandlerContext } from "@connectrpc/connect";
 import { SandboxError } from "../../kernel/errors.js";
+import { sharedWeakMap } from "../../kernel/token.js";
 import type { Logger } from "../../observe/logger.js";
 import type { SandboxId } from "../../sandbox/contract/backend.js";
 import type { LiveSandbox } from "../../sandbox/model/live-sandbox.js";
@@ -57,10 +58,11 @@ export function withPrincipal(request: SurfaceRequest, principal: Principal | un
   };
 }
 
-/** Key of the request in the context of an RPC. */
-export const requestKey = createContextKey<SurfaceRequest | undefined>(undefined, {
-  description: "surface request",
-});
+/** Key of the request in the context of an RPC. All copies of core have the same: a plugin may bring its own. */
+export const requestKey: ContextKey<SurfaceRequest | undefined> = {
+  id: Symbol.for("coppice.surface-request"),
+  defaultValue: undefined,
+};
 
 /** The request of an RPC's context values. */
 export function requestIn(values: ContextValues): SurfaceRequest {
@@ -85,7 +87,7 @@ export function requestOf(carrier: RequestCarrier): SurfaceRequest {
 }
 
 /** Sandboxes that requests are about, where their paths do not name them. */
-const concerned = new WeakMap<SurfaceRequest, SandboxId>();
+const concerned = sharedWeakMap<SurfaceRequest, SandboxId>("concerned-sandboxes");
 
 /** Notes for observers the sandbox of a request whose path does not name it, such as one that it creates. */
 export function noteSandbox(carrier: RequestCarrier, id: SandboxId): void {

@@ -1,5 +1,4 @@
 import type { IncomingMessage, ServerResponse } from "node:http";
-import type { Duplex } from "node:stream";
 import Router from "@koa/router";
 import { type ConnectRouter, createConnectRouter, createContextValues } from "@connectrpc/connect";
 import { compressionGzip, universalRequestFromNodeRequest } from "@connectrpc/connect-node";
@@ -10,13 +9,18 @@ import { currentOwner, runAs } from "../../kernel/owner.js";
 import type { Logger } from "../../observe/logger.js";
 import type { Answered, Guard, Observer, UpgradeHandler } from "./surface-hooks.js";
 import { EdgeRefusal } from "../messages/edge-refusal.js";
-import { destroySoon } from "../messages/destroy-soon.js";
 import type { Peer } from "./peer.js";
+import { hasBody } from "../messages/has-body.js";
 import { bodyOf } from "../messages/json-body.js";
+import { countBody } from "../../bounds/held-bodies.js";
+import type { Shares } from "../../bounds/shares.js";
+import { tenantOf } from "./tenant-of.js";
 import { HttpError, withBody, withReason } from "../messages/http-error.js";
 import { responseKey } from "../messages/message-stream.js";
 import type { Scope } from "./principal.js";
 import { permitByMethod, permittedScopes, requireScope, scopeOfMethod } from "./permit.js";
+import { bounded, boundedBody } from "./bounded-values.js";
+import { messageText } from "./message-text.js";
 import { noteStreams, readStreamCall, type StreamRpc, withRead } from "./stream-rpc.js";
 import { overlaps } from "./route-overlap.js";
 import { sendAnswer } from "../messages/send-answer.js";
@@ -33,6 +37,8 @@ import { errorInterceptor, toHttpError, writeHttpError } from "../messages/wire-
 export interface SurfaceOptions {
   readonly log: Logger;
   readonly messageLimitBytes: number;
+  /** Bytes of bodies and messages that are read whole, which tenants share. */
+  readonly bodyRoom: Shares;
   /** Returns the error to answer instead of the one that a route threw. Never rejects. */
   readonly explain: (error: unknown, request: SurfaceRequest) => Promise<unknown>;
   /** The server that a request is for, by the error that it ended with here. */
@@ -66,6 +72,9 @@ export interface RouterOptions {
   /** Authorizes requests of its routes in place of the surface's guards: for URLs that have a secret of their own. */
   readonly guard?: Guard;
 }
+
+/** Connect passes them on to its serialization, whose options these are. */
+const JSON_OPTIONS = { ignoreUnknownFields: true, textDecoder: { decode: messageText } };
 
 interface Rpc extends Owned<UniversalHandler> {
   readonly stream: StreamRpc | undefined;
@@ -136,11 +145,13 @@ export class Surface {
     const router = createConnectRouter({
       grpc: false,
       grpcWeb: false,
-      acceptCompression: [compressionGzip],
+      acceptCompression: [bounded(compressionGzip)],
+      // Unknown fields by the million take long to keep.
+      binaryOptions: { readUnknownFields: false },
       // The SDKs offer gzip on everything; compressing a live stream would hold its messages back.
       compressMinBytes: Number.MAX_SAFE_INTEGER,
       readMaxBytes: this.#options.messageLimitBytes,
-      jsonOptions: { ignoreUnknownFields: true },
+      jsonOptions: JSON_OPTIONS,
       interceptors: [errorInterceptor((values) => requestIn(values).log)],
     });
     this.#rpcRouters.push({ plugin, value: router, streams: noteStreams(router) });
@@ -270,12 +281,14 @@ export class Surface {
       ctx.respond = false;
       writeHttpError(ctx.res, refusal);
     });
+    const byPath = this.#routerByPath();
     for (const { plugin, value } of this.#routers) {
       for (const { methods, stack } of value.stack) {
         if (methods.length > 0 && permittedScopes(stack).length === 0) stack.unshift(permitByMethod);
         stack.unshift((_, next) => runAs(plugin, next));
       }
-      koa.use(value.routes());
+      const routes = value.routes() as Koa.Middleware;
+      koa.use((ctx, next) => ((byPath.get(ctx.path) ?? value) === value ? routes(ctx, next) : next()));
     }
     koa.use((ctx) => {
       const allowed = this.#methodsAt(ctx.path);
@@ -317,6 +330,10 @@ export class Surface {
   async serve(request: SurfaceRequest, message: IncomingMessage, response: ServerResponse): Promise<void> {
     const rpc = this.#rpcs.get(request.url.pathname);
     this.#served.set(message, { request, route: () => rpc?.value.requestPath ?? "none" });
+    if (hasBody(message)) {
+      const onEnd = (act: () => void): unknown => response.once("close", act);
+      countBody(message, { room: this.#options.bodyRoom, owner: tenantOf(request), onEnd });
+    }
     if (rpc !== undefined) {
       await this.#serveRpc(rpc, request, message, response);
       return;
@@ -341,6 +358,9 @@ export class Surface {
       if (found === undefined)
         throw new SandboxError("route_not_found", `no WebSocket at ${pathname} on surface '${this.name}'`);
       requireScope(request, UPGRADE_SCOPE);
+      const { message, socket } = upgrade;
+      const onEnd = (act: () => void): unknown => socket.once("close", act);
+      countBody(message, { room: this.#options.bodyRoom, owner: tenantOf(request), onEnd });
       await runAs(found.plugin, () => found.accept(request, upgrade));
     } catch (error) {
       throw this.#refuse(request, await this.#options.explain(error, request), route);
@@ -364,15 +384,20 @@ export class Surface {
       requireScope(request, RPC_SCOPE);
       const onAnswer = (): void => this.#tell(request, { status: 200, route });
       const call = { request, message, response, values, onAnswer };
-      const read = stream && (await readStreamCall(stream, call, this.#options.messageLimitBytes));
+      const { messageLimitBytes: limitBytes } = this.#options;
+      const read = stream && (await readStreamCall(stream, call, limitBytes));
       if (typeof read === "function") {
         await runAs(plugin, read);
         return;
       }
       const universal = universalRequestFromNodeRequest(message, response, undefined, values);
-      answer = await runAs(plugin, () =>
-        rpc(read === undefined ? universal : { ...universal, body: withRead(read, message) }),
-      );
+      const whole = read === undefined ? universal.body : withRead(read, message);
+      const body = boundedBody(whole as AsyncIterable<Uint8Array>, {
+        message,
+        input: rpc.method.input,
+        limitBytes,
+      });
+      answer = await runAs(plugin, () => rpc({ ...universal, body }));
       if (mayBeUnparsable(message.headers)) answer = await blameSender(answer);
       if (answer.body === undefined && answer.status >= 400) {
         for (const [name, value] of answer.header ?? []) response.setHeader(name, value);
@@ -439,6 +464,19 @@ export class Surface {
       runAs(plugin, () => observer(request, { ...answered, sandboxId }));
   }
 
+  /** The router of each path without parameters that only one has: asking all takes as long as the rest of koa. */
+  #routerByPath(): ReadonlyMap<string, Router> {
+    const found = new Map<string, Router>();
+    for (const { path } of this.#routers.flatMap(({ value }) => value.stack)) {
+      if (typeof path !== "string" || !/^[\w/.-]+$/.test(path)) continue;
+      const [only, ...others] = this.#routers.filter(({ value }) =>
+        value.stack.some((layer) => layer.match(path)),
+      );
+      if (only !== undefined && others.length === 0) found.set(path, only.value);
+    }
+    return found;
+  }
+
   #methodsAt(path: string): readonly string[] {
     return [
       ...new Set(
@@ -480,16 +518,4 @@ function matches(pattern: string, pathname: string): boolean {
       segment.startsWith(":") ? actual[index] !== "" : segment === actual[index],
     )
   );
-}
-
-export function refuseUpgrade(socket: Duplex, { status, body, retryAfterSeconds }: HttpError): void {
-  const text = typeof body === "string" ? body : JSON.stringify(body);
-  const retryAfter = retryAfterSeconds === undefined ? "" : `retry-after: ${retryAfterSeconds}\r\n`;
-  socket.end(
-    `HTTP/1.1 ${status} Refused\r\nconnection: close\r\n${retryAfter}content-type: ${typeof body === "string" ? "text/plain" : "application/json"}\r\n` +
-      `content-length: ${Buffer.byteLength(text)}\r\n\r\n${text}`,
-  );
-  // A socket with unread bytes is never closed, even when its client is gone.
-  socket.resume();
-  destroySoon(socket);
 }

@@ -1,14 +1,17 @@
-import type { IncomingMessage } from "node:http";
+import type { IncomingHttpHeaders, IncomingMessage } from "node:http";
+import { secretEqual } from "../../kernel/secret-equal.js";
 import type { Guard } from "../surfaces/surface-hooks.js";
 import { describeEnd } from "../../sandbox/model/describe-end.js";
 import { isDigestOf } from "../../sandbox/backends/sandbox-secrets.js";
+import type { SandboxRecord } from "../../sandbox/model/live-sandbox.js";
 import type { Sandboxes } from "../../sandbox/life/sandboxes.js";
-import { sandboxNotFound } from "../messages/edge-refusal.js";
+import { EdgeRefusal, sandboxNotFound } from "../messages/edge-refusal.js";
 import type { HttpError } from "../messages/http-error.js";
 import type { SurfaceRequest, Target } from "../surfaces/surface-request.js";
 import type { Surfaces } from "../surfaces/surfaces.js";
 import type { KnownPeers } from "../peers/peers.js";
 import type { Peer } from "../surfaces/peer.js";
+import { accessTokenOf } from "./sandbox-path.js";
 import { sandboxInPath } from "../peers/sandbox-in-path.js";
 import { type Address, addressOf, invalidAddress, namesDebugSandbox } from "./target.js";
 import type { Listener, TargetQuestion, TargetResolver, Targets } from "../surfaces/targets.js";
@@ -63,7 +66,7 @@ export class Targeting implements Targets {
       const { sandboxId } = address;
       const target = this.#targetAt(address);
       if (target !== undefined) return target;
-      const peer = await this.#options.peers.find(sandboxId);
+      const peer = await this.#options.peers.find(sandboxId, request);
       if (peer === undefined) throw await this.#lost(sandboxId, message);
       return peer;
     }
@@ -73,7 +76,7 @@ export class Targeting implements Targets {
       if ("sandbox" in found) return found;
       const { sandboxId, refusal } = found;
       const { peers } = this.#options;
-      const peer = await (sandboxId === undefined ? peers.search(request) : peers.find(sandboxId));
+      const peer = await (sandboxId === undefined ? peers.search(request) : peers.find(sandboxId, request));
       if (peer === undefined) throw refusal;
       return peer;
     }
@@ -119,23 +122,38 @@ export class Targeting implements Targets {
   /**
    * Notes the use by an authorized request, which may resume the sandbox.
    * @returns the function to call when the request is done.
-   * @throws HttpError 502 for a sandbox that ended since it was found, and for the health check of a paused one: asking
-   * must not change the answer.
+   * @throws HttpError 502 for a sandbox that ended since it was found, 403 for a health check that would resume one
+   * without its token.
    */
   async use({ sandbox }: Target, request: SurfaceRequest): Promise<() => void> {
     if (sandbox.ended.aborted) throw sandboxNotFound(sandbox.record.id);
     const { surface, method } = request;
     const isProbe = surface !== "proxy" && method === "GET" && request.url.pathname === "/health";
-    if (!isProbe) return this.#options.sandboxes.use(sandbox);
-    if (sandbox.record.state !== "running") throw sandboxNotFound(sandbox.record.id);
-    return () => {};
+    if (isProbe) {
+      // Asking keeps no sandbox from its pause.
+      if (sandbox.record.state === "running") return () => {};
+      requireTokenToResume(sandbox.record, request.headers);
+    }
+    return this.#options.sandboxes.use(sandbox);
   }
 
   async #lost(sandboxId: string, { headers }: IncomingMessage): Promise<HttpError> {
-    const token = headers["x-access-token"];
-    if (typeof token !== "string") return sandboxNotFound(sandboxId);
+    const token = accessTokenOf(headers);
+    if (token === undefined) return sandboxNotFound(sandboxId);
     const ended = await this.#options.endOf(sandboxId).catch(() => undefined);
     const isOwner = ended?.accessTokenDigest !== undefined && isDigestOf(ended.accessTokenDigest, token);
     return sandboxNotFound(sandboxId, isOwner ? describeEnd(ended) : undefined);
   }
+}
+
+/** Health checks are open, but none may resume the sandbox of somebody else. @throws HttpError 403 */
+function requireTokenToResume({ id, accessToken }: SandboxRecord, headers: IncomingHttpHeaders): void {
+  if (accessToken === undefined || secretEqual(accessToken, accessTokenOf(headers) ?? "")) return;
+  throw new EdgeRefusal(403, {
+    reason: "access_token_invalid",
+    sandboxId: id,
+    title: "Sandbox Resume Denied",
+    message:
+      "This sandbox can't be resumed with the credentials provided. Check your access token and try again.",
+  });
 }

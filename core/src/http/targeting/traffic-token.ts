@@ -16,10 +16,14 @@ export function requireTrafficToken({ sandbox, port }: Target, headers: Incoming
   if (trafficAccessToken === undefined || port === ENVD_PORT) return;
   const given = headers[TRAFFIC_TOKEN_HEADER];
   if (typeof given === "string" && secretEqual(trafficAccessToken, given)) return;
-  const what =
+  const [which, what] =
     typeof given !== "string" || given === ""
-      ? `Token header '${TRAFFIC_TOKEN_HEADER}' is missing`
-      : `Provided token in header '${TRAFFIC_TOKEN_HEADER}' is invalid`;
-  const message = `Sandbox is secured with traffic access token. ${what}`;
-  throw new EdgeRefusal(403, { reason: "traffic_token_invalid", sandboxId: id, message });
+      ? ["Missing", `Token header '${TRAFFIC_TOKEN_HEADER}' is missing`]
+      : ["Invalid", `Provided token in header '${TRAFFIC_TOKEN_HEADER}' is invalid`];
+  throw new EdgeRefusal(403, {
+    reason: "traffic_token_invalid",
+    sandboxId: id,
+    message: `Sandbox is secured with traffic access token. ${what}`,
+    title: `${which} Traffic Access Token`,
+  });
 }

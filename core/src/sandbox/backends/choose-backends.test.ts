@@ -31,7 +31,10 @@ it("a backend that cannot run stops the server when it is the only choice, or ch
 });
 
 it("a busy or misconfigured backend stops the server: no weaker one replaces it", async () => {
-  for (const reason of ["directory_in_use", "host_setting_invalid"] as const) {
+  for (const reason of [
+    { reason: "machines.directory_in_use", code: "unavailable" },
+    { reason: "machines.setting_invalid", code: "invalid_argument" },
+  ] as const) {
     const busy = memoryBackend({
       name: "namespaces",
       onCheck: () => Promise.reject(new SandboxError(reason, "in use by another server")),

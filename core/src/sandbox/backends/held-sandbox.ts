@@ -1,9 +1,10 @@
 import { setMaxListeners } from "node:events";
 import { SandboxError } from "../../kernel/errors.js";
 import type { Sandbox, Stats } from "../contract/backend.js";
-import type { EndReason, LiveSandbox, SandboxRecord } from "../model/live-sandbox.js";
+import { type EndReason, factsOfEnd } from "../model/describe-end.js";
+import type { LiveSandbox, SandboxRecord } from "../model/live-sandbox.js";
 import type { AdoptedProcess } from "../contract/process.js";
-import { Semaphore } from "../../kernel/semaphore.js";
+import { Semaphore } from "../../bounds/semaphore.js";
 
 export interface Change {
   readonly kind: "pausing" | "resuming" | "snapshotting";
@@ -31,6 +32,8 @@ export class HeldSandbox implements LiveSandbox {
   /** At most one at a time. */
   change: Change | undefined;
   requests = 0;
+  /** By resource, when its lack was told last. */
+  readonly toldShortages = new Map<string, number>();
   /** Time of the last request's start or end. */
   lastUsedAtMs: number;
   #record: SandboxRecord;
@@ -79,8 +82,16 @@ export class HeldSandbox implements LiveSandbox {
   }
 
   get isReachable(): boolean {
-    const { state, autoResume } = this.#record;
-    return state === "running" || (state === "paused" && (autoResume || this.change?.kind === "resuming"));
+    const { state } = this.#record;
+    return (
+      state === "running" || this.wakesByTraffic || (state === "paused" && this.change?.kind === "resuming")
+    );
+  }
+
+  /** True when it is paused and a request resumes it: never without its processes, which the request may be meant for. */
+  get wakesByTraffic(): boolean {
+    const { state, autoResume, isStopped } = this.#record;
+    return state === "paused" && autoResume && isStopped !== true;
   }
 
   get isFrozen(): boolean {
@@ -163,9 +174,8 @@ export class HeldSandbox implements LiveSandbox {
     this.endReason = reason;
     this.#ended.abort(reason);
     const text = `sandbox "${this.#record.id}" was ended while it was being made`;
-    const isLost = reason === "out of memory" || reason === "out of disk" || reason === "backend lost";
     this.making.abort(
-      isLost
+      factsOfEnd(reason).isLoss === true
         ? new SandboxError("sandbox_lost", `${text}: ${reason}`)
         : new SandboxError("sandbox_ended_meanwhile", text),
     );

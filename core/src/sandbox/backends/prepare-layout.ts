@@ -3,10 +3,11 @@ import { createReadStream, createWriteStream } from "node:fs";
 import { constants, mkdir, open, readFile, rename, symlink, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { pipeline } from "node:stream/promises";
-import { createZstdDecompress } from "node:zlib";
+import { constants as compression, createZstdDecompress } from "node:zlib";
 import { z } from "zod";
-import { messageOf, SandboxError } from "../../kernel/errors.js";
+import { ignoring, messageOf, SandboxError } from "../../kernel/errors.js";
 import type { ImageSource } from "../contract/backend.js";
+import { imageTooLarge } from "./image-too-large.js";
 
 /** Name of the image in a prepared layout. */
 export const PREPARED_REFERENCE = "image";
@@ -16,6 +17,8 @@ const MAX_JSON_BYTES = 4 * 2 ** 20;
 const MAX_TYPE_LENGTH = 255;
 /** More than twice those of any other tool. */
 const MAX_LAYERS = 256;
+/** Logarithm of the memory that decompressing a layer may take: the most that zstd writes unless it is told to. */
+const ZSTD_WINDOW = 27;
 /** Bytes of the headers of an entry, with some to spare for long names. */
 const HEADER_BYTES = 4_096;
 
@@ -54,14 +57,15 @@ export async function prepareLayout(
   await mkdir(blobs, { recursive: true });
   await writeFile(join(blobs, hexOf(found.config)), await readSmall(source, found.config));
   const layers: Descriptor[] = [];
+  const room = { bytes: source.maxBytes + source.maxEntries * HEADER_BYTES };
   for (const layer of found.layers) {
     await checkSize(source, layer);
     if (layer.mediaType === ZSTD) {
-      layers.push(await decompress(source, layer, blobs, signal));
+      layers.push(await decompress(source, layer, { blobs, room }, signal));
     } else {
       // Two layers may be the same.
       const link = symlink(join(seenAt, pathOf(layer)), join(blobs, hexOf(layer)));
-      await link.catch((error: unknown) => ignoreExisting(error));
+      await link.catch(ignoring("EEXIST"));
       layers.push(layer);
     }
   }
@@ -113,14 +117,13 @@ async function checkSize({ layout }: ImageSource, blob: Descriptor): Promise<voi
   if (!found.isFile() || found.size !== blob.size) throw invalid(`the blob ${blob.digest} has another size`);
 }
 
-/** Decompresses a layer into a blob without compression. */
+/** Decompresses a layer into a blob without compression. @param to `room` is what layers may still have together. */
 async function decompress(
   source: ImageSource,
   layer: Descriptor,
-  blobs: string,
+  { blobs, room }: { readonly blobs: string; readonly room: { bytes: number } },
   signal: AbortSignal,
 ): Promise<Descriptor> {
-  const maxBytes = source.maxBytes + source.maxEntries * HEADER_BYTES;
   const compressed = createHash("sha256");
   const archive = createHash("sha256");
   let size = 0;
@@ -134,13 +137,13 @@ async function decompress(
           yield chunk;
         }
       },
-      createZstdDecompress(),
+      createZstdDecompress({ params: { [compression.ZSTD_d_windowLogMax]: ZSTD_WINDOW } }),
       async function* (chunks: AsyncIterable<Buffer>) {
         for await (const chunk of chunks) {
           archive.update(chunk);
           size += chunk.byteLength;
-          if (size > maxBytes)
-            throw new SandboxError("image_too_large", `a layer has over ${maxBytes} bytes`);
+          room.bytes -= chunk.byteLength;
+          if (room.bytes < 0) throw imageTooLarge(source);
           yield chunk;
         }
       },
@@ -162,10 +165,6 @@ async function decompress(
 /** True for a failed system call, which no layer can cause. */
 function isOfHost(error: unknown): boolean {
   return (error as NodeJS.ErrnoException).syscall !== undefined;
-}
-
-function ignoreExisting(error: unknown): void {
-  if ((error as NodeJS.ErrnoException).code !== "EEXIST") throw error;
 }
 
 function parse<T>(schema: z.ZodType<T>, text: Buffer, what: string): T {

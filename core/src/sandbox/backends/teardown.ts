@@ -1,6 +1,6 @@
 import type { Clock } from "../../kernel/clock.js";
 import { SandboxError } from "../../kernel/errors.js";
-import { Semaphore } from "../../kernel/semaphore.js";
+import { Semaphore } from "../../bounds/semaphore.js";
 import { sleep, within } from "../../kernel/time.js";
 import type { Logger } from "../../observe/logger.js";
 import type { Sandbox } from "../contract/backend.js";

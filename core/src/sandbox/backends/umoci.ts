@@ -1,8 +1,9 @@
+import { MEBIBYTE } from "../../config/units.js";
 import { SandboxError } from "../../kernel/errors.js";
 import type { ImageSource } from "../contract/backend.js";
+import { imageTooLarge } from "./image-too-large.js";
 import { PREPARED_REFERENCE } from "./prepare-layout.js";
 
-const MEBIBYTE = 2 ** 20;
 const MAX_REASON_LENGTH = 300;
 /** Beside what an image of that size takes at most, a minute. */
 const CPU_SECONDS = 60;
@@ -18,11 +19,6 @@ export function unpackArguments(layout: string, root: string): readonly string[]
 export function unpackCpuSeconds({ maxBytes, maxEntries }: ImageSource): number {
   const slowest = maxBytes / SLOWEST_BYTES_PER_SECOND + maxEntries / SLOWEST_ENTRIES_PER_SECOND;
   return Math.ceil(CPU_SECONDS + slowest);
-}
-
-export function imageTooLarge({ maxBytes, maxEntries }: ImageSource): SandboxError {
-  const text = `the image unpacks to more than ${maxBytes} bytes or ${maxEntries} files, or takes too long`;
-  return new SandboxError("image_too_large", text);
 }
 
 /**

@@ -3,7 +3,7 @@ import { createToken } from "../../kernel/token.js";
 import type { EgressRules } from "./egress-rules.js";
 import type { Files } from "./files.js";
 import type { FullLimits } from "./full-limits.js";
-import type { AdoptedProcess, Command, Process } from "./process.js";
+import type { AdoptedProcess, Command, Process, ResourceShortage } from "./process.js";
 
 /** `[a-z0-9]+`, chosen by the server. */
 export type SandboxId = string;
@@ -65,6 +65,12 @@ export interface PackSource {
   readonly snapshot?: SnapshotId | undefined;
 }
 
+/** A service at an IPv4 address and a TCP port. */
+export interface Service {
+  readonly address: string;
+  readonly port: number;
+}
+
 export interface SandboxSpec {
   readonly id: SandboxId;
   /** Name of a template that the server's configuration lists; with `image`, any name. */
@@ -79,6 +85,11 @@ export interface SandboxSpec {
    * enforce rules ignores them and makes sandboxes without `networking`, which the server then does not use.
    */
   readonly egress?: EgressRules | undefined;
+  /**
+   * Services of the operator that it reaches where it has a way out, although the backend keeps sandboxes from their
+   * addresses: the proxy of a build.
+   */
+  readonly reaches?: readonly Service[] | undefined;
   /** Snapshot whose files the sandbox starts with. It was taken of a sandbox of the same template or image. */
   readonly snapshot?: SnapshotId | undefined;
   /** Volumes of this backend, mounted before the first process; only for a backend with `volumes`. */
@@ -106,6 +117,11 @@ export interface Stats {
   readonly memoryCacheBytes: number;
   readonly diskUsedBytes: number;
   readonly diskTotalBytes: number;
+}
+
+/** Use of the processors as E2B gives it, with two decimals: 100 means all CPUs together. */
+export function cpuSharePercent({ cpuUsedPercent, cpuCount }: Stats): number {
+  return Math.round((cpuUsedPercent / Math.max(cpuCount, 1)) * 100) / 100;
 }
 
 /** Makes sandboxes of one kind. */
@@ -215,6 +231,15 @@ export interface Sandbox {
    * for a single process, nor after `destroy`; never rejects. Absent = this backend cannot tell.
    */
   readonly lost?: Promise<Loss>;
+  /**
+   * What the sandbox lacked, as far as the kernel counts it. `watch` calls back for each shortage that is found from then
+   * on: when one of its processes fails, by `stats`, or by `since`. `since` returns the last one after a moment of
+   * `performance.now()`. Absent = this backend cannot tell.
+   */
+  readonly shortages?: {
+    watch(onShortage: (shortage: ResourceShortage) => void): void;
+    since(moment: number): ResourceShortage | undefined;
+  };
   // Facets: absent = this backend cannot. Callers test for presence; nothing throws "not implemented".
   /**
    * An IPv4 address of the host that is the sandbox's loopback address, too, for clients that can only connect to

@@ -39,7 +39,7 @@ export interface EgressRules {
 export interface NetworkPolicy {
   /** False: as if `denyOut` contained ALL_TRAFFIC. */
   readonly allowInternetAccess: boolean;
-  readonly egress: EgressRules | undefined;
+  readonly egress?: EgressRules | undefined;
 }
 
 const NO_RULES: EgressRules = { allowOut: [], denyOut: [] };

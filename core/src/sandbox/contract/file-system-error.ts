@@ -38,6 +38,16 @@ const FAILURES: ReadonlyMap<string, readonly [Reason, string]> = new Map([
   ["EAGAIN", ["path_unstable", "the path keeps changing"]],
 ]);
 
+/** Of files that the kernel makes up, such as the memory of a process: nothing is wrong with the server or a disk. */
+const UNREADABLE: ReadonlyMap<string, readonly [Reason, string]> = new Map([
+  ["EIO", ["file_not_regular", "input/output error"]],
+  ["ENODATA", ["file_not_regular", "no data available"]],
+  ["ENODEV", ["file_not_regular", "no such device"]],
+  ["EOPNOTSUPP", ["file_not_regular", "operation not supported"]],
+  ["ENOTSUP", ["file_not_regular", "operation not supported"]],
+  ["ESRCH", ["path_not_found", "no such process"]],
+]);
+
 const WITHOUT_ROOM: ReadonlySet<string> = new Set(["ENOSPC", "EDQUOT", "EFBIG"]);
 
 /**
@@ -58,7 +68,7 @@ export function fileSystemError({
     const message = `${operation} ${path}: not enough inodes available`;
     return new SandboxError("disk_full", message, { cause, shortage: "inodes" });
   }
-  const failure = FAILURES.get(errno);
+  const failure = FAILURES.get(errno) ?? (operation === "read" ? UNREADABLE.get(errno) : undefined);
   if (failure === undefined) return undefined;
   const [reason, text] = failure;
   const shortage = WITHOUT_ROOM.has(errno) ? "space" : undefined;

@@ -104,6 +104,8 @@ export interface Files {
    * `data` ended well: when the source throws, the old file stays.
    */
   write(path: string, data: AsyncIterable<Uint8Array>, options?: WriteOptions): Promise<FileInfo>;
+  /** As `write`, of content that is in memory. Absent where the backend has no shorter way for it. */
+  writeWhole?(path: string, content: Uint8Array, options?: WriteOptions): Promise<FileInfo>;
   /** Makes a directory and its missing parents, 0755. @throws already_exists, invalid_argument (exists, no directory). */
   makeDir(path: string, options?: Pick<WriteOptions, "user">): Promise<FileInfo>;
   /** rename(2): replaces a file at the destination; makes the destination's missing parents. */

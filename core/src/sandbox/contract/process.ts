@@ -1,3 +1,6 @@
+/** PATH of programs that nobody has chosen one for. */
+export const DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
 /** Names of signals as `kill -l` prints them, with `SIG`. */
 export type Signal = NodeJS.Signals;
 
@@ -51,8 +54,17 @@ export interface Output {
   readonly release?: (() => void) | undefined;
 }
 
-/** End of a process: by itself, or by a signal. */
-export type Exit =
+/**
+ * Resource that a sandbox lacked, and its limit in words: `1024 MiB`. `memory`: the kernel killed a process; `processes`:
+ * one could not be started; `disk`: its backend ended it.
+ */
+export interface ResourceShortage {
+  readonly resource: "memory" | "processes" | "disk";
+  readonly limit: string;
+}
+
+/** End of a process: by itself, or by a signal. `shortage`: what its sandbox lacked while it ran, as a likely reason. */
+export type Exit = { readonly shortage?: ResourceShortage | undefined } & (
   | { readonly code: number; readonly signal?: undefined }
   | {
       readonly signal: Signal;
@@ -60,7 +72,13 @@ export type Exit =
       readonly coreDumped?: boolean;
       /** Nobody saw it: the sandbox's agent, or its first process, ended first and took the process along. */
       readonly isAssumed?: boolean;
-    };
+    }
+);
+
+/** What a sandbox lacked when a process failed, behind its status: ` (out of memory: limit 1024 MiB)`, or nothing. */
+export function shortageText({ shortage }: Pick<Exit, "shortage">): string {
+  return shortage === undefined ? "" : ` (out of ${shortage.resource}: limit ${shortage.limit})`;
+}
 
 /** A running (or ended) process of a sandbox. */
 export interface Process {

@@ -1,7 +1,10 @@
-import { lookup as resolveName } from "node:dns";
+import type { LookupAddress } from "node:dns";
 import { type BlockList, isIP, type LookupFunction } from "node:net";
+import { networkInterfaces } from "node:os";
+import { callbackify } from "node:util";
 import { addressList } from "../../kernel/address-list.js";
 import { NOT_PUBLIC_IPV4 } from "./egress-rules.js";
+import { nameAddresses } from "./name-addresses.js";
 
 /** Addresses outside of the public internet: this host, its networks, and their IPv6 forms. */
 const NOT_PUBLIC: readonly string[] = [
@@ -25,22 +28,50 @@ const NOT_PUBLIC: readonly string[] = [
   "ff00::/8",
 ];
 
+/** Addresses of one name. */
+const MOST_ADDRESSES = 256;
+
 /**
- * Restricts requests of the server whose targets clients choose to the public internet, and to addresses that the
- * operator allows.
+ * Addresses of this host at the moment. A public one is as good as loopback: no firewall of the outer interface stands
+ * before it.
+ */
+function ownAddresses(): BlockList {
+  const found = Object.values(networkInterfaces()).flatMap((addresses) => addresses ?? []);
+  return addressList(found.map(({ address }) => address));
+}
+
+/**
+ * Restricts requests of the server whose targets clients choose to the public internet beside this host, and to
+ * addresses that the operator allows.
  */
 export class TargetGuard {
   readonly #notPublic = addressList(NOT_PUBLIC);
   readonly #allowed: BlockList;
+  readonly #find: typeof nameAddresses;
+  readonly #isSearched: boolean;
 
   /** @param allowed private addresses and ranges that may be reached. */
-  constructor(allowed: readonly string[]) {
+  constructor(allowed: readonly string[], find: typeof nameAddresses = nameAddresses) {
     this.#allowed = addressList(allowed);
+    // Short names are those of a private network.
+    this.#isSearched = allowed.length > 0;
+    this.#find = find;
   }
 
   permits(address: string): boolean {
-    const family = isIP(address) === 6 ? "ipv6" : "ipv4";
-    return this.#allowed.check(address, family) || !this.#notPublic.check(address, family);
+    return this.permitsAll([address]);
+  }
+
+  /** True for addresses of a name that may all be connected to; false for very many, each of which takes time. */
+  permitsAll(addresses: readonly string[]): boolean {
+    if (addresses.length > MOST_ADDRESSES) return false;
+    // Once for all: on a host with many sandboxes the list takes milliseconds.
+    const own = ownAddresses();
+    return addresses.every((address) => {
+      const family = isIP(address) === 6 ? "ipv6" : "ipv4";
+      if (this.#allowed.check(address, family)) return true;
+      return !this.#notPublic.check(address, family) && !own.check(address, family);
+    });
   }
 
   /** True for a URL's host that may be connected to; names are decided by `lookup`. */
@@ -54,13 +85,18 @@ export class TargetGuard {
    * in between. Fails when any address of the name is not permitted.
    */
   readonly lookup: LookupFunction = (hostname, options, callback) => {
-    resolveName(hostname, { ...options, all: true }, (error, addresses) => {
-      const [first] = addresses ?? [];
+    callbackify((name: string) => this.resolve(name))(hostname, (_error, addresses) => {
+      const [first] = addresses;
       // One answer for both, so that clients cannot probe for names of a private network.
-      if (error !== null || first === undefined || !addresses.every(({ address }) => this.permits(address))) {
+      if (first === undefined || !this.permitsAll(addresses.map(({ address }) => address))) {
         callback(new Error("the host has no public address"), "", 0);
       } else if (options.all === true) callback(null, addresses);
       else callback(null, first.address, first.family);
     });
   };
+
+  /** Addresses of a name, permitted or not; none where it is not known. Never rejects. */
+  async resolve(hostname: string): Promise<LookupAddress[]> {
+    return this.#find(hostname, { isSearched: this.#isSearched }).catch(() => []);
+  }
 }

@@ -1,7 +1,10 @@
+import { z } from "zod";
+import type { Inferred } from "../../sqlite/inferred.js";
 import { createToken } from "../../kernel/token.js";
 import type { AddressLease } from "../contract/address-leases.js";
 import type { SandboxId, SnapshotId, VolumeId } from "../contract/backend.js";
-import type { EndReason, SandboxRecord } from "../model/live-sandbox.js";
+import { END_REASONS, type EndReason } from "../model/describe-end.js";
+import type { SandboxRecord } from "../model/live-sandbox.js";
 import type { SandboxEvent } from "../model/sandbox-event.js";
 import type { SnapshotRecord } from "../model/snapshots.js";
 import type { VolumeRecord } from "../model/volumes.js";
@@ -29,18 +32,24 @@ export interface LedgerNote {
 }
 
 /** The end of a sandbox. For other tenants than its owner it never existed. */
-export interface EndedSandbox extends Pick<
-  SandboxRecord,
-  "id" | "owner" | "backend" | "template" | "startedAtMs"
-> {
-  readonly reason: EndReason;
-  readonly endedAtMs: number;
+export type EndedSandbox = Inferred<typeof endedSandbox>;
+
+export const endReason = z.enum(Object.keys(END_REASONS) as EndReason[]);
+
+export const endedSandbox = z.object({
+  id: z.string(),
+  owner: z.string(),
+  backend: z.string(),
+  template: z.string(),
+  reason: endReason,
+  startedAtMs: z.number(),
+  endedAtMs: z.number(),
   /**
    * SHA-256 of its access token, in hexadecimal digits: bearers of the token may read the record. Undefined without a
    * token.
    */
-  readonly accessTokenDigest?: string | undefined;
-}
+  accessTokenDigest: z.string().optional(),
+});
 
 export interface Leaseholder {
   readonly network: string;
@@ -77,6 +86,8 @@ export interface Ledger {
   removeSnapshot(id: SnapshotId): Promise<void>;
   /** Moves an awaited event to the outbox, with the given content. Ignores one that is no longer awaited. */
   confirm(event: SandboxEvent): Promise<void>;
+  /** Puts an event to the outbox that comes with no change of its sandbox. */
+  tell(event: SandboxEvent): Promise<void>;
   /** Undelivered events, in the order in which they happened. */
   outbox(limit: number): Promise<readonly SandboxEvent[]>;
   /** Removes delivered events. Unknown ids are fine. */

@@ -1,10 +1,11 @@
 import type { Clock } from "../../kernel/clock.js";
 import { SandboxError } from "../../kernel/errors.js";
+import type { Tenants } from "../../bounds/tenants.js";
 import { abortAfter } from "../../kernel/time.js";
 import type { Logger } from "../../observe/logger.js";
 import type { EventRelay } from "./event-relay.js";
 import type { Ledger } from "./ledger.js";
-import type { SharedRecord } from "../model/shared-records.js";
+import type { SharedRecords } from "../model/shared-records.js";
 import type { SandboxMetrics } from "../model/sandbox-metrics.js";
 import type { SandboxesConfig } from "../model/sandboxes-config.js";
 import type { BackendRegistry } from "../backends/backend-registry.js";
@@ -15,10 +16,11 @@ export interface SandboxServices {
   readonly settings: SandboxesConfig;
   readonly backends: BackendRegistry;
   readonly ledger: Ledger;
-  readonly shared: SharedRecord;
+  readonly shared: SharedRecords;
   readonly teardown: Teardown;
   readonly metrics: SandboxMetrics;
   readonly events: EventRelay;
+  readonly tenants: Tenants;
   readonly clock: Clock;
   readonly log: Logger;
 }

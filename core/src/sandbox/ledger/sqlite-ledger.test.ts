@@ -8,6 +8,7 @@ import { BootError, SandboxError } from "../../kernel/errors.js";
 import type { SandboxRecord } from "../model/live-sandbox.js";
 import type { SandboxEvent } from "../model/sandbox-event.js";
 import type { SnapshotRecord } from "../model/snapshots.js";
+import { asStored } from "../testing/start-domain.js";
 import { SqliteLedger } from "./sqlite-ledger.js";
 
 function dataDirOf(context: TestContext): string {
@@ -48,7 +49,7 @@ const record: SandboxRecord = {
 
 it("the next process reads the last write, after each step of a life", async (context) => {
   const dataDir = dataDirOf(context);
-  const endless: SandboxRecord = {
+  const endless: SandboxRecord = asStored({
     ...record,
     snapshot: undefined,
     endsAtMs: undefined,
@@ -58,7 +59,7 @@ it("the next process reads the last write, after each step of a life", async (co
     maskRequestHost: undefined,
     egress: undefined,
     mounts: [],
-  };
+  });
   const killing: SandboxRecord = { ...record, state: "killing" };
   const steps: readonly [(ledger: SqliteLedger) => Promise<void>, readonly unknown[]][] = [
     [async () => {}, []],
@@ -113,13 +114,29 @@ it("only so many ended sandboxes are remembered, the newest", async (context) =>
   );
 });
 
+it("a tenant's ended sandboxes displace its own, not those of another, also after a restart", async (context) => {
+  const dataDir = dataDirOf(context);
+  const base = { backend: "memory", template: "base", startedAtMs: 0, reason: "killed" } as const;
+  const first = await openedLedger(context, dataDir, 20);
+  await first.end({ ...base, id: "a", owner: "acme", endedAtMs: 0, accessTokenDigest: undefined });
+  await first.close();
+  const ledger = await openedLedger(context, dataDir, 20);
+  for (let index = 0; index < 100; index += 1) {
+    const ended = { ...base, id: `e${index}`, owner: "evil", endedAtMs: index, accessTokenDigest: undefined };
+    await ledger.end(ended);
+  }
+  assert.equal((await ledger.findEnded("a"))?.owner, "acme");
+  assert.equal(await ledger.findEnded("e80"), undefined);
+  assert.equal((await ledger.findEnded("e81"))?.owner, "evil");
+});
+
 it("records from before tenants belong to the default tenant", async (context) => {
   const dataDir = dataDirOf(context);
   await (await openedLedger(context, dataDir)).close();
   const { owner: _owner, ...old } = record;
   const database = new DatabaseSync(join(dataDir, "ledger.sqlite"));
   database.exec(
-    "ALTER TABLE ended_sandbox DROP COLUMN owner; ALTER TABLE ended_sandbox DROP COLUMN access_token_digest; DROP TABLE snapshot; DROP TABLE awaited_event; DROP TABLE outbox; DROP TABLE volume; DROP TABLE address_lease; PRAGMA user_version = 3",
+    "DROP INDEX ended_sandbox_by_owner; ALTER TABLE ended_sandbox DROP COLUMN owner; ALTER TABLE ended_sandbox DROP COLUMN access_token_digest; DROP TABLE snapshot; DROP TABLE awaited_event; DROP TABLE outbox; DROP TABLE volume; DROP TABLE address_lease; PRAGMA user_version = 3",
   );
   database.prepare("INSERT INTO sandbox (id, record) VALUES (?, ?)").run("i1", JSON.stringify(old));
   database.exec("INSERT INTO ended_sandbox VALUES (1, 'i0', 'memory', 'base', 'killed', 1, 2)");
@@ -145,7 +162,6 @@ it("an event is in the outbox with its write, or once the backend has done the w
       owner,
       template,
       build: "b1",
-      snapshot: undefined,
       metadata,
       detail,
     };

@@ -1,20 +1,29 @@
+import { FairRows } from "../../sqlite/fair-rows.js";
 import { chmodSync, closeSync, existsSync, mkdirSync, openSync, statSync } from "node:fs";
 import { join } from "node:path";
-import { DatabaseSync, type StatementSync } from "node:sqlite";
+import { DatabaseSync } from "node:sqlite";
 import { z } from "zod";
 import type { SandboxId, SnapshotId, VolumeId } from "../contract/backend.js";
 import { BootError, messageOf, SandboxError } from "../../kernel/errors.js";
 import { knownVersion, migrate } from "../../sqlite/migrate.js";
+import { Table } from "../../sqlite/table.js";
 import { transaction } from "../../sqlite/transaction.js";
 import { sqliteErrorCode } from "../../sqlite/sqlite-error-code.js";
 import type { AddressLease } from "../contract/address-leases.js";
-import type { EndedSandbox, Leaseholder, LeaseRequest, Ledger, LedgerEntry, LedgerNote } from "./ledger.js";
-import { END_REASONS } from "../model/describe-end.js";
-import type { EndReason, SandboxRecord } from "../model/live-sandbox.js";
-import type { SandboxEvent } from "../model/sandbox-event.js";
-import type { SnapshotRecord } from "../model/snapshots.js";
-import { DEFAULT_TENANT } from "../model/tenant.js";
-import type { VolumeRecord } from "../model/volumes.js";
+import {
+  type EndedSandbox,
+  endedSandbox,
+  endReason,
+  type Leaseholder,
+  type LeaseRequest,
+  type Ledger,
+  type LedgerEntry,
+  type LedgerNote,
+} from "./ledger.js";
+import { type SandboxRecord, sandboxRecord } from "../model/live-sandbox.js";
+import { type SandboxEvent, sandboxEvent } from "../model/sandbox-event.js";
+import { type SnapshotRecord, snapshotRecord } from "../model/snapshots.js";
+import { type VolumeRecord, volumeRecord } from "../model/volumes.js";
 
 export interface SqliteLedgerOptions {
   /** Directory of the file `ledger.sqlite`; made when missing, for this user alone. */
@@ -84,6 +93,7 @@ const MIGRATIONS: readonly string[] = [
   "",
   // Sandboxes may have the files of a build. An older server would start them anew without these.
   "",
+  "CREATE INDEX IF NOT EXISTS ended_sandbox_by_owner ON ended_sandbox (owner, sequence)",
 ];
 
 const FILE_NAME = "ledger.sqlite";
@@ -91,143 +101,37 @@ const SQLITE_BUSY = 5;
 /** A full disk is rarely emptied sooner. */
 const RETRY_AFTER_SECONDS = 5;
 
-const endReason = z.enum(Object.keys(END_REASONS) as EndReason[]);
-const text = z.record(z.string(), z.string());
-
-const egress = z.object({ allowOut: z.array(z.string()), denyOut: z.array(z.string()) });
-
-const limits = z.object({
-  cpuCount: z.number().optional(),
-  memoryMiB: z.number().optional(),
-  diskMiB: z.number().optional(),
-  processes: z.number().optional(),
-});
-
-const build = z.object({
-  id: z.string(),
-  image: z.object({ id: z.string(), user: z.string(), workdir: z.string().optional() }),
-  limits,
-  start: z
-    .object({
-      command: z.string(),
-      ready: z.string().optional(),
-      user: z.string(),
-      workdir: z.string().optional(),
-      environment: text,
-      ports: z.array(z.number()),
-    })
-    .transform((start) => ({ ready: undefined, workdir: undefined, ...start }))
-    .optional(),
-});
-
-/** Fields of a sandbox that JSON leaves out. */
-const ABSENT = {
-  snapshot: undefined,
-  endsAtMs: undefined,
-  timeoutMs: undefined,
-  accessToken: undefined,
-  trafficAccessToken: undefined,
-  maskRequestHost: undefined,
-  egress: undefined,
-};
-
-const sandboxRecord = z
-  .object({
-    id: z.string(),
-    // Absent in records from before tenants.
-    owner: z.string().default(DEFAULT_TENANT),
-    backend: z.string(),
-    template: z.string(),
-    build: build.optional(),
-    snapshot: z.string().optional(),
-    state: z.enum(["creating", "running", "paused", "killing"]),
-    startedAtMs: z.number(),
-    endsAtMs: z.number().optional(),
-    timeoutMs: z.number().optional(),
-    onTimeout: z.enum(["kill", "pause"]).default("kill"),
-    keepsMemory: z.boolean().optional(),
-    isStopped: z.boolean().optional(),
-    autoResume: z.boolean().default(false),
-    metadata: text,
-    environment: text,
-    accessToken: z.string().optional(),
-    trafficAccessToken: z.string().optional(),
-    maskRequestHost: z.string().optional(),
-    limits,
-    isResizing: z.boolean().optional(),
-    idempotency: z.object({ key: z.string(), fingerprint: z.string() }).optional(),
-    allowInternetAccess: z.boolean(),
-    egress: egress.optional(),
-    mounts: z
-      .array(z.object({ volume: z.string(), name: z.string(), path: z.string(), readOnly: z.boolean() }))
-      .default([]),
-  })
-  .transform((record) => ({ ...ABSENT, ...record }));
-
-const snapshotRecord = z
-  .object({
-    id: z.string(),
-    owner: z.string(),
-    state: z.enum(["taking", "ready", "removing"]),
-    name: z.string().optional(),
-    isTemporary: z.boolean().default(false),
-    backend: z.string(),
-    template: z.string(),
-    build: build.optional(),
-    sandboxId: z.string(),
-    takenAtMs: z.number(),
-    limits,
-  })
-  .transform((record) => ({ name: undefined, ...record }));
-
-const sandboxEvent = z
-  .object({
-    id: z.string(),
-    type: z.enum(["created", "updated", "paused", "resumed", "snapshotted", "killed"]),
-    atMs: z.number(),
-    sandboxId: z.string(),
-    owner: z.string(),
-    template: z.string(),
-    build: z.string().optional(),
-    snapshot: z.string().optional(),
-    metadata: text,
-    detail: z.object({
-      reason: z.string().optional(),
-      endsAtMs: z.number().optional(),
-      network: egress.extend({ allowInternetAccess: z.boolean() }).optional(),
-      limits: limits.optional(),
-      snapshot: z.string().optional(),
-      name: z.string().optional(),
+function tablesOf(database: DatabaseSync) {
+  return {
+    sandboxes: new Table(database, {
+      name: "sandbox",
+      schema: z.object({ id: z.string(), record: sandboxRecord, endReason: endReason.optional() }),
     }),
-  })
-  .transform((event) => ({ snapshot: undefined, ...event }));
+    snapshots: new Table(database, {
+      name: "snapshot",
+      schema: z.object({ id: z.string(), record: snapshotRecord }),
+    }),
+    volumes: new Table(database, {
+      name: "volume",
+      schema: z.object({ id: z.string(), record: volumeRecord }),
+    }),
+    awaited: new Table(database, {
+      name: "awaited_event",
+      schema: z.object({ id: z.string(), sandbox: z.string(), event: sandboxEvent }),
+    }),
+    outbox: new Table(database, {
+      name: "outbox",
+      schema: z.object({ id: z.string(), event: sandboxEvent }),
+    }),
+    ended: new Table(database, { name: "ended_sandbox", schema: endedSandbox }),
+    leases: new Table(database, {
+      name: "address_lease",
+      schema: z.object({ address: z.string(), network: z.string(), holder: z.string() }),
+    }),
+  };
+}
 
-const volumeRecord = z.object({
-  id: z.string(),
-  owner: z.string(),
-  state: z.enum(["making", "ready", "removing"]),
-  name: z.string(),
-  backend: z.string(),
-  sizeMiB: z.number(),
-  token: z.string(),
-  createdAtMs: z.number(),
-});
-
-const addressLease = z.object({ address: z.string(), holder: z.string() });
-
-const endedSandbox = z.object({
-  id: z.string(),
-  owner: z.string(),
-  backend: z.string(),
-  template: z.string(),
-  reason: endReason,
-  startedAtMs: z.number(),
-  endedAtMs: z.number(),
-  accessTokenDigest: z
-    .string()
-    .nullable()
-    .transform((digest) => digest ?? undefined),
-});
+type Tables = ReturnType<typeof tablesOf>;
 
 /**
  * The ledger in one SQLite file. The file stays locked while it is open, so a second server on the same data directory
@@ -238,7 +142,8 @@ export class SqliteLedger implements Ledger {
   #opened:
     | {
         readonly database: DatabaseSync;
-        readonly statements: Statements;
+        readonly tables: Tables;
+        readonly endedRows: FairRows;
         /** Inode of the file: another file in its place is not the ledger. */
         readonly inode: number;
       }
@@ -254,131 +159,137 @@ export class SqliteLedger implements Ledger {
    */
   async open(): Promise<void> {
     const database = openDatabase(this.#options.dataDir, this.#path);
-    this.#opened = { database, statements: prepare(database), inode: statSync(this.#path).ino };
+    const most = this.#options.endedKept;
+    const endedRows = new FairRows(database, {
+      table: "ended_sandbox",
+      owner: "owner",
+      sequence: "sequence",
+      most,
+    });
+    this.#opened = { database, tables: tablesOf(database), endedRows, inode: statSync(this.#path).ino };
   }
 
   async entries(): Promise<readonly LedgerEntry[]> {
-    return this.#read(({ entries, awaited }) =>
-      entries.all().map((row) => {
-        const record = parseJson(sandboxRecord, row["record"]);
-        return {
-          record,
-          endReason: endReason.nullable().parse(row["end_reason"]) ?? undefined,
-          awaited: awaited.all(record.id).map(({ event }) => parseJson(sandboxEvent, event)),
-        };
+    return this.#read(({ sandboxes, awaited }) =>
+      sandboxes.all().map(({ record, endReason }) => {
+        const events = awaited.all({ sandbox: record.id }, { by: "sequence" });
+        return { record, endReason, awaited: events.map(({ event }) => event) };
       }),
     );
   }
 
   async write(record: SandboxRecord, note: LedgerNote = {}): Promise<void> {
     const { endReason, happened, awaited, withdrawn } = note;
-    const write = (statements: Statements): void => {
-      statements.write.run(record.id, JSON.stringify(record), endReason ?? null);
+    const { id } = record;
+    const write = (tables: Tables): void => {
+      tables.sandboxes.put({ id, record, endReason });
       this.#tell(happened);
-      if (awaited !== undefined) statements.await.run(awaited.id, record.id, JSON.stringify(awaited));
-      if (withdrawn !== undefined) statements.withdraw.run(withdrawn);
+      if (awaited !== undefined) tables.awaited.insert({ id: awaited.id, sandbox: id, event: awaited });
+      if (withdrawn !== undefined) tables.awaited.remove({ id: withdrawn });
     };
     if ((happened ?? awaited ?? withdrawn) === undefined) this.#written(write);
     else this.#atOnce(write);
   }
 
   async remove(id: SandboxId): Promise<void> {
-    this.#atOnce((statements) => {
-      statements.remove.run(id);
-      statements.withdrawAll.run(id);
+    this.#atOnce(({ sandboxes, awaited }) => {
+      sandboxes.remove({ id });
+      awaited.remove({ sandbox: id });
     });
   }
 
-  async end(ended: EndedSandbox, happened?: SandboxEvent): Promise<void> {
-    const { id, owner, backend, template, reason, startedAtMs, endedAtMs } = ended;
-    this.#atOnce((statements) => {
-      statements.remove.run(id);
-      statements.withdrawAll.run(id);
-      const digest = ended.accessTokenDigest ?? null;
-      statements.end.run(id, owner, backend, template, reason, startedAtMs, endedAtMs, digest);
-      statements.forget.run(this.#options.endedKept);
+  async end(record: EndedSandbox, happened?: SandboxEvent): Promise<void> {
+    const { id, owner } = record;
+    this.#atOnce(({ sandboxes, awaited, ended }) => {
+      sandboxes.remove({ id });
+      awaited.remove({ sandbox: id });
+      ended.insert(record);
+      this.#open.endedRows.added(owner);
       this.#tell(happened);
     });
   }
 
   async findEnded(id: SandboxId): Promise<EndedSandbox | undefined> {
-    const row = this.#open.statements.findEnded.get(id);
-    return row === undefined ? undefined : endedSandbox.parse(row);
+    return this.#open.tables.ended.all({ id }, { by: "sequence DESC", limit: 1 })[0];
   }
 
   async snapshots(): Promise<readonly SnapshotRecord[]> {
-    return this.#read(({ snapshots }) =>
-      snapshots.all.all().map((row) => parseJson(snapshotRecord, row["record"])),
-    );
+    return this.#read(({ snapshots }) => snapshots.all().map(({ record }) => record));
   }
 
   async writeSnapshot(record: SnapshotRecord, happened?: SandboxEvent): Promise<void> {
     this.#atOnce(({ snapshots }) => {
-      snapshots.write.run(record.id, JSON.stringify(record));
+      snapshots.put({ id: record.id, record });
       this.#tell(happened);
     });
   }
 
   async removeSnapshot(id: SnapshotId): Promise<void> {
-    this.#written(({ snapshots }) => snapshots.remove.run(id));
+    this.#written(({ snapshots }) => snapshots.remove({ id }));
   }
 
   async confirm(event: SandboxEvent): Promise<void> {
-    this.#atOnce(({ withdraw }) => {
-      const { changes } = withdraw.run(event.id);
-      if (changes > 0) this.#tell(event);
+    this.#atOnce(({ awaited }) => {
+      if (awaited.remove({ id: event.id }) > 0) this.#tell(event);
     });
+  }
+
+  async tell(event: SandboxEvent): Promise<void> {
+    this.#atOnce(() => this.#tell(event));
   }
 
   async outbox(limit: number): Promise<readonly SandboxEvent[]> {
-    return this.#open.statements.outbox.all(limit).map(({ event }) => parseJson(sandboxEvent, event));
+    return this.#open.tables.outbox.all({}, { by: "sequence", limit }).map(({ event }) => event);
   }
 
   async clearOutbox(ids: readonly string[]): Promise<void> {
-    this.#atOnce(({ clear }) => {
-      for (const id of ids) clear.run(id);
-    });
+    this.#atOnce(({ outbox }) => outbox.remove({ id: ids }));
   }
 
   async trimOutbox(most: number): Promise<number> {
-    return this.#written(({ trim }) => Number(trim.run(most).changes));
-  }
-
-  async volumes(): Promise<readonly VolumeRecord[]> {
-    return this.#read(({ volumes }) =>
-      volumes.all.all().map((row) => parseJson(volumeRecord, row["record"])),
+    return this.#written(({ outbox }) =>
+      outbox.run(
+        `DELETE FROM outbox
+         WHERE sequence <= (SELECT sequence FROM outbox ORDER BY sequence DESC LIMIT 1 OFFSET ?)`,
+        most,
+      ),
     );
   }
 
+  async volumes(): Promise<readonly VolumeRecord[]> {
+    return this.#read(({ volumes }) => volumes.all().map(({ record }) => record));
+  }
+
   async writeVolume(record: VolumeRecord): Promise<void> {
-    this.#written(({ volumes }) => volumes.write.run(record.id, JSON.stringify(record)));
+    this.#written(({ volumes }) => volumes.put({ id: record.id, record }));
   }
 
   async removeVolume(id: VolumeId): Promise<void> {
-    this.#written(({ volumes }) => volumes.remove.run(id));
+    this.#written(({ volumes }) => volumes.remove({ id }));
   }
 
   async leases(network: string): Promise<readonly AddressLease[]> {
-    return this.#read(({ leases }) => leases.all(network).map((row) => addressLease.parse(row)));
+    return this.#read(({ leases }) =>
+      leases.all({ network }).map(({ address, holder }) => ({ address, holder })),
+    );
   }
 
   async leasedTo({ network, holder }: Leaseholder): Promise<readonly string[]> {
-    const { leasedTo } = this.#open.statements;
-    return leasedTo.all(network, holder).map(({ address }) => String(address));
+    return this.#open.tables.leases.all({ network, holder }).map(({ address }) => address);
   }
 
   async isLeased(address: string): Promise<boolean> {
-    return this.#open.statements.isLeased.get(address) !== undefined;
+    return this.#open.tables.leases.has({ address });
   }
 
   async lease({ network, holder, addresses }: LeaseRequest): Promise<string | undefined> {
-    return this.#atOnce(({ lease }) =>
-      addresses.find((address) => lease.run(address, network, holder).changes > 0),
+    return this.#atOnce(({ leases }) =>
+      addresses.find((address) => leases.insert({ address, network, holder }, "INSERT OR IGNORE")),
     );
   }
 
   async endLeases({ network, holder }: Leaseholder): Promise<void> {
-    this.#written(({ endLeases }) => endLeases.run(network, holder));
+    this.#written(({ leases }) => leases.remove({ network, holder }));
   }
 
   /** Writes the current version, which a full or failing disk refuses like any other write. */
@@ -394,29 +305,29 @@ export class SqliteLedger implements Ledger {
   }
 
   /** @throws BootError that names the file when its contents are invalid. */
-  #read<T>(run: (statements: Statements) => T): T {
+  #read<T>(run: (tables: Tables) => T): T {
     try {
-      return run(this.#open.statements);
+      return run(this.#open.tables);
     } catch (error) {
       throw new BootError([{ message: refusal(this.#path, error) }], { cause: error });
     }
   }
 
   #tell(happened: SandboxEvent | undefined): void {
-    if (happened !== undefined) this.#open.statements.happened.run(happened.id, JSON.stringify(happened));
+    if (happened !== undefined) this.#open.tables.outbox.insert({ id: happened.id, event: happened });
   }
 
-  #atOnce<T>(run: (statements: Statements) => T): T {
+  #atOnce<T>(run: (tables: Tables) => T): T {
     const { database } = this.#open;
-    return this.#written((statements) => transaction(database, () => run(statements)));
+    return this.#written((tables) => transaction(database, () => run(tables)));
   }
 
   /** @throws SandboxError unavailable when a write of `run` fails. */
-  #written<T>(run: (statements: Statements) => T): T {
-    const { statements } = this.#open;
+  #written<T>(run: (tables: Tables) => T): T {
+    const { tables } = this.#open;
     try {
       this.#checkPlace();
-      return run(statements);
+      return run(tables);
     } catch (error) {
       const options = { cause: error, retryAfterSeconds: RETRY_AFTER_SECONDS };
       throw new SandboxError("store_unavailable", "the server cannot write its ledger now", options);
@@ -462,63 +373,6 @@ export function reasonLedgerUnusable(dataDir: string): string | undefined {
   }
 }
 
-function parseJson<T>(schema: z.ZodType<T>, json: unknown): T {
-  return schema.parse(JSON.parse(String(json)));
-}
-
-type Statements = ReturnType<typeof prepare>;
-
-function prepare(database: DatabaseSync) {
-  const sql = (text: string): StatementSync => database.prepare(text);
-  const recordsOf = (table: "snapshot" | "volume") => ({
-    all: sql(`SELECT record FROM ${table}`),
-    write: sql(
-      `INSERT INTO ${table} (id, record) VALUES (?, ?)
-       ON CONFLICT (id) DO UPDATE SET record = excluded.record`,
-    ),
-    remove: sql(`DELETE FROM ${table} WHERE id = ?`),
-  });
-  return {
-    snapshots: recordsOf("snapshot"),
-    volumes: recordsOf("volume"),
-    entries: sql("SELECT record, end_reason FROM sandbox"),
-    write: sql(
-      `INSERT INTO sandbox (id, record, end_reason) VALUES (?, ?, ?)
-       ON CONFLICT (id) DO UPDATE SET record = excluded.record, end_reason = excluded.end_reason`,
-    ),
-    remove: sql("DELETE FROM sandbox WHERE id = ?"),
-    awaited: sql("SELECT event FROM awaited_event WHERE sandbox = ? ORDER BY sequence"),
-    await: sql("INSERT INTO awaited_event (id, sandbox, event) VALUES (?, ?, ?)"),
-    withdraw: sql("DELETE FROM awaited_event WHERE id = ?"),
-    withdrawAll: sql("DELETE FROM awaited_event WHERE sandbox = ?"),
-    happened: sql("INSERT INTO outbox (id, event) VALUES (?, ?)"),
-    outbox: sql("SELECT event FROM outbox ORDER BY sequence LIMIT ?"),
-    clear: sql("DELETE FROM outbox WHERE id = ?"),
-    trim: sql(
-      `DELETE FROM outbox
-       WHERE sequence <= (SELECT sequence FROM outbox ORDER BY sequence DESC LIMIT 1 OFFSET ?)`,
-    ),
-    leases: sql("SELECT address, holder FROM address_lease WHERE network = ?"),
-    leasedTo: sql("SELECT address FROM address_lease WHERE network = ? AND holder = ?"),
-    isLeased: sql("SELECT 1 FROM address_lease WHERE address = ?"),
-    lease: sql(
-      `INSERT INTO address_lease (address, network, holder) VALUES (?, ?, ?)
-       ON CONFLICT (address) DO NOTHING`,
-    ),
-    endLeases: sql("DELETE FROM address_lease WHERE network = ? AND holder = ?"),
-    end: sql(
-      `INSERT INTO ended_sandbox (id, owner, backend, template, reason, started_at_ms, ended_at_ms, access_token_digest)
-       VALUES (?, ?, ?, ?, ?, ?, ?, ?)`,
-    ),
-    forget: sql("DELETE FROM ended_sandbox WHERE sequence <= (SELECT max(sequence) FROM ended_sandbox) - ?"),
-    findEnded: sql(
-      `SELECT id, owner, backend, template, reason, started_at_ms AS startedAtMs, ended_at_ms AS endedAtMs,
-              access_token_digest AS accessTokenDigest
-       FROM ended_sandbox WHERE id = ? ORDER BY sequence DESC LIMIT 1`,
-    ),
-  };
-}
-
 function openDatabase(dataDir: string, path: string): DatabaseSync {
   let database: DatabaseSync | undefined;
   try {
@@ -548,6 +402,5 @@ function refusal(path: string, error: unknown): string {
   if (sqliteErrorCode(error) === SQLITE_BUSY) {
     return `the ledger ${path} is in use: another server runs on this data directory, stop it first`;
   }
-  const reason = error instanceof z.ZodError ? z.prettifyError(error) : messageOf(error);
-  return `cannot use the ledger ${path}: ${reason}. Restore it from a backup, or move it away to start without its sandboxes`;
+  return `cannot use the ledger ${path}: ${messageOf(error)}. Restore it from a backup, or move it away to start without its sandboxes`;
 }

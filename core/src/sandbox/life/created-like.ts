@@ -6,6 +6,7 @@ export function createdLike(record: SandboxRecord): Omit<CreateSandbox, "id"> {
   return {
     owner: record.owner,
     template: record.template,
+    snapshot: record.snapshot,
     timeoutMs: record.timeoutMs,
     onTimeout: record.onTimeout,
     keepsMemory: record.keepsMemory,

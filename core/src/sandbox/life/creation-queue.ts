@@ -10,7 +10,7 @@ import type { ReadinessProbe } from "../model/readiness-probe.js";
 import type { Reaper } from "./reaper.js";
 import { requireNetworking } from "../contract/require-networking.js";
 import { reasonAgainstPause, specOf } from "../model/spec-of.js";
-import { Semaphore } from "../../kernel/semaphore.js";
+import { Semaphore } from "../../bounds/semaphore.js";
 import { NotReady, untilReady } from "./until-ready.js";
 import type { AddedStartups } from "./startups.js";
 import type { AddedWarmUps } from "../warm/warm-ups.js";
@@ -45,7 +45,8 @@ export class CreationQueue {
 
   constructor(options: CreationQueueOptions) {
     this.#options = options;
-    this.#turns = new Semaphore(options.settings.createConcurrency, options.settings.createQueue);
+    const { createConcurrency, createQueue: queueLimit } = options.settings;
+    this.#turns = new Semaphore(createConcurrency, { queueLimit, tenants: options.tenants });
   }
 
   /** Creates one, after its turn at the backend. Undoes everything before it rejects. */
@@ -183,7 +184,7 @@ export class CreationQueue {
   /** Records it for all servers, before it takes anything here. */
   async #reserve({ record, making }: HeldSandbox): Promise<void> {
     const { shared, admissionOf } = this.#options;
-    await shared.add(record, { admit: admissionOf(record), signal: making.signal });
+    await shared.used?.add(record, { admit: admissionOf(record), signal: making.signal });
     making.signal.throwIfAborted();
   }
 

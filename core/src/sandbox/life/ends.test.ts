@@ -1,5 +1,6 @@
 import assert from "node:assert/strict";
 import { it } from "node:test";
+import type { ResourceShortage } from "../contract/process.js";
 import { describeEnd } from "../model/describe-end.js";
 import { fails, startDomain, base, assertNothingLeft, FragileLedger } from "../testing/start-domain.js";
 import { World } from "../testing/crashing-server.js";
@@ -39,6 +40,49 @@ it("a sandbox that ends by itself is gone at once, is reported with its reason, 
   }
   assert.equal(await domain.metric("ended_total"), 4);
   await assertNothingLeft(domain);
+});
+
+it("a sandbox that ends for a lack that its backend has told counts once", async (context) => {
+  let tell: ((shortage: ResourceShortage) => void) | undefined;
+  const shortages = { watch: (onShortage: typeof tell) => (tell = onShortage), since: () => undefined };
+  const domain = await startDomain(context, { script: { shortages } });
+  const events: unknown[] = [];
+  domain.events.add(
+    (happened) => void events.push(...happened.map(({ type, detail }) => [type, detail.reason])),
+  );
+  domain.tellEvents();
+  const sandbox = await domain.sandboxes.create(base);
+  const ended = new Promise((resolve) => sandbox.ended.addEventListener("abort", resolve));
+  tell?.({ resource: "memory", limit: "1024 MiB" });
+  domain.backend.sandboxes.get(sandbox.record.id)?.lose("out of memory");
+  await ended;
+  assert.equal(await domain.metric("shortages_total"), 1);
+  await domain.sandboxes.create(base);
+  for (const laterMs of [0, 59_999, 1]) {
+    await domain.clock.advance(laterMs);
+    tell?.({ resource: "processes", limit: "64" });
+  }
+  await domain.events.caughtUp();
+  const exhausted = ["exhausted", "processes: limit 64"];
+  assert.deepEqual(events.slice(-2), [exhausted, exhausted], "one a minute is told");
+  assert.equal(events.filter((one) => JSON.stringify(one) === JSON.stringify(exhausted)).length, 2);
+  assert.equal(await domain.metric("shortages_total"), 4, "each counts");
+});
+
+it("shortages of very many tenants are counted together, or each would cost series for ever", async (context) => {
+  let tell: ((shortage: ResourceShortage) => void) | undefined;
+  const shortages = { watch: (onShortage: typeof tell) => (tell = onShortage), since: () => undefined };
+  const domain = await startDomain(context, { script: { shortages } });
+  for (let tenant = 0; tenant < 103; tenant += 1) {
+    const { record } = await domain.sandboxes.create({ ...base, owner: `tenant ${tenant}` });
+    tell?.({ resource: "disk", limit: "1 GiB" });
+    await domain.sandboxes.kill(record.id);
+  }
+  const counted = await domain.metric(
+    "shortages_total",
+    ({ labels }) => String(labels["tenant"]) === "other",
+  );
+  assert.equal(counted, 3);
 });
 
 it("the server that adopted a sandbox notices that it ends by itself", async () => {

@@ -1,7 +1,8 @@
 import type { Sandbox, SandboxId } from "../contract/backend.js";
+import type { ResourceShortage } from "../contract/process.js";
 import type { HeldSandbox } from "../backends/held-sandbox.js";
 import type { EndedSandbox } from "../ledger/ledger.js";
-import type { EndReason } from "../model/live-sandbox.js";
+import { type EndReason, factsOfEnd } from "../model/describe-end.js";
 import type { Reaper } from "./reaper.js";
 import { digestOf } from "../backends/sandbox-secrets.js";
 import type { SandboxServices } from "../ledger/sandbox-services.js";
@@ -14,9 +15,15 @@ export interface EndsOptions extends SandboxServices {
   readonly onGone: (id: SandboxId) => void;
 }
 
+/** A program may be killed again and again. */
+const TOLD_EVERY_MS = 60_000;
+const MOST_COUNTED = 100;
+
 /** Ends sandboxes, each once, and records the ends of those that clients knew. */
 export class Ends {
   readonly #options: EndsOptions;
+  /** Tenants with metrics of their own: each costs series for ever. */
+  readonly #counted = new Set<string>();
 
   constructor(options: EndsOptions) {
     this.#options = options;
@@ -31,15 +38,46 @@ export class Ends {
     return held.ending;
   }
 
-  /** Ends a sandbox as soon as its backend reports that it ended by itself. */
-  watch(held: HeldSandbox, { lost }: Sandbox): void {
+  /** Ends a sandbox as soon as its backend reports that it ended by itself, and tells what it lacks before. */
+  watch(held: HeldSandbox, { lost, shortages }: Sandbox): void {
+    shortages?.watch((shortage) => this.#exhausted(held, shortage));
     void lost?.then((reason) => {
       if (held.isEnding) return;
       const { id, backend } = held.record;
+      const { lacked } = factsOfEnd(reason);
+      // A backend that tells shortages has told those of memory.
+      if (lacked !== undefined && (lacked === "disk" || shortages === undefined)) this.#count(held, lacked);
       this.#options.log.warn({ sandbox: id, backend, reason }, "a sandbox has ended by itself");
       // A failure is already logged and counted, and tried again.
       this.end(held, reason).catch(() => {});
     });
+  }
+
+  #exhausted(held: HeldSandbox, { resource, limit }: ResourceShortage): void {
+    const { clock, events, ledger, log } = this.#options;
+    if (held.isEnding) return;
+    this.#count(held, resource);
+    const { id } = held.record;
+    const toldAtMs = held.toldShortages.get(resource) ?? -Infinity;
+    if (clock.now() - toldAtMs < TOLD_EVERY_MS) return;
+    held.toldShortages.set(resource, clock.now());
+    log.warn(
+      { sandbox: id, resource, limit },
+      "a sandbox reached a limit: a process was killed or not started",
+    );
+    const event = events.of("exhausted", held.record, { reason: `${resource}: limit ${limit}` });
+    if (event === undefined) return;
+    ledger.tell(event).then(
+      () => events.wake(),
+      (error: unknown) => log.error({ sandbox: id, err: error }, "an event could not be written"),
+    );
+  }
+
+  #count(held: HeldSandbox, resource: ResourceShortage["resource"]): void {
+    const { owner } = held.record;
+    if (this.#counted.size < MOST_COUNTED) this.#counted.add(owner);
+    const tenant = this.#counted.has(owner) ? owner : "other";
+    this.#options.metrics.shortages.inc({ tenant, resource });
   }
 
   /** Destroys a sandbox that no longer serves. Rejects when that failed for now; retries go on all the same. */
@@ -47,7 +85,7 @@ export class Ends {
     const { ledger, shared, teardown, log } = this.#options;
     const { record, endReason } = held;
     // Others need not wait for the backend; `recordEnd` waits for this.
-    void shared.remove(record.id);
+    void shared.used?.remove(record.id);
     try {
       await ledger.write(record, { endReason: held.hasServed ? endReason : undefined });
     } catch (error) {
@@ -69,7 +107,7 @@ export class Ends {
   async recordEnd(held: HeldSandbox): Promise<void> {
     const { ledger, shared, volumes, log, metrics, events, onGone } = this.#options;
     const { id, mounts } = held.record;
-    await shared.remove(id);
+    await shared.used?.remove(id);
     const ended = this.endedAs(held);
     try {
       if (held.hasServed) {

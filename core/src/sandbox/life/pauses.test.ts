@@ -62,6 +62,10 @@ it("a request resumes a sandbox with autoResume, and its use keeps it from pausi
   assert.equal(state(), "running", "a request that is being served keeps it running");
   stream();
   stream();
+  const another = await sandboxes.use(sandbox);
+  await clock.advance(10 * MINUTE_MS);
+  assert.equal(state(), "running", "an end that is said twice counts once");
+  another();
   await clock.advance(MINUTE_MS / 2);
   (await sandboxes.use(sandbox))();
   await clock.advance(MINUTE_MS - 1);
@@ -100,11 +104,10 @@ it("changes of one sandbox run one after the other, and a kill overrides all", a
     while (gates.length === 0) await Promise.resolve();
     gates.shift()?.();
   };
-  const pause = sandboxes.pause(record.id);
-  await assert.rejects(sandboxes.pause(record.id), fails("aborted", /is being paused/));
+  const paused = [sandboxes.pause(record.id), sandboxes.pause(record.id)];
   const resumed = [sandboxes.resume(record.id, MINUTE_MS), sandboxes.resume(record.id, MINUTE_MS)];
   await open();
-  await pause;
+  await Promise.all(paused);
   await open();
   assert.deepEqual(await Promise.all(resumed), [true, true]);
   assert.equal(sandboxes.get(record.id).record.state, "running");
@@ -115,7 +118,7 @@ it("changes of one sandbox run one after the other, and a kill overrides all", a
     await open();
     await failed;
   };
-  await killedWhile(record.id, sandboxes.pause(record.id));
+  await killedWhile(record.id, Promise.all([sandboxes.pause(record.id), sandboxes.pause(record.id)]));
   const other = await sandboxes.create(base);
   await Promise.all([sandboxes.pause(other.record.id), open()]);
   await killedWhile(other.record.id, sandboxes.resume(other.record.id, MINUTE_MS));
@@ -166,7 +169,7 @@ it("a resumption that fails leaves a paused sandbox, whether the backend or the 
 it("a pause that a backend cannot do is refused at creation", async (context) => {
   const domain = await startDomain(context);
   const { sandboxes } = domain;
-  const refusal = fails("failed_precondition", /backend 'memory' does not support pausing/);
+  const refusal = fails("failed_precondition", /backend 'memory' on this host does not support pausing/);
   await assert.rejects(sandboxes.create({ ...base, onTimeout: "pause" }), refusal);
   await assert.rejects(
     sandboxes.create({ ...base, autoResume: true }),
@@ -225,10 +228,15 @@ it("a pause without memory ends processes and connections, keeps all else, and t
 
 it("a sandbox may drop its memory at its end, and at a client's resumption", async (context) => {
   const { sandboxes, backend, clock } = await startDomain(context, { script: { pausing, stopping: {} } });
-  const { record } = await sandboxes.create({ ...awakened, keepsMemory: false, timeoutMs: MINUTE_MS });
+  const { record } = await sandboxes.create({
+    ...awakened,
+    autoResume: false,
+    keepsMemory: false,
+    timeoutMs: MINUTE_MS,
+  });
   await clock.advance(MINUTE_MS);
   assert.equal(backend.sandboxes.get(record.id)?.isStopped, true);
-  (await sandboxes.use(sandboxes.get(record.id)))();
+  await sandboxes.resume(record.id, MINUTE_MS);
   assert.equal(sandboxes.get(record.id).record.state, "running");
   await sandboxes.pause(record.id);
   const paused = sandboxes.get(record.id);
@@ -240,14 +248,32 @@ it("a sandbox may drop its memory at its end, and at a client's resumption", asy
   assert.equal(backend.alive.sandboxes, 0);
 });
 
+it("a request does not resume a sandbox whose processes are gone, and none is made to", async (context) => {
+  const { sandboxes } = await startDomain(context, { script: { pausing, stopping: {} } });
+  await assert.rejects(
+    sandboxes.create({ ...awakened, keepsMemory: false }),
+    fails("invalid_argument", /cannot be combined with autoResume/),
+  );
+  const { id } = (await sandboxes.create(awakened)).record;
+  await sandboxes.pause(id, { keepsMemory: false });
+  assert.equal(sandboxes.get(id).isReachable, false);
+  await assert.rejects(sandboxes.use(sandboxes.get(id)), fails("aborted", /still transitioning/));
+  assert.equal(sandboxes.get(id).record.state, "paused");
+  assert.equal(await sandboxes.resume(id, MINUTE_MS), true);
+  await sandboxes.pause(id);
+  (await sandboxes.use(sandboxes.get(id)))();
+  assert.equal(sandboxes.get(id).record.state, "running", "its memory was kept this time");
+});
+
 it("a stop or a start that fails leaves it paused, and a kill overrides both", async (context) => {
   let failing: "stop" | "start" | undefined;
-  const gate = Promise.withResolvers<void>();
+  let gate = Promise.withResolvers<void>();
+  const ledger = new FragileLedger();
   const stopping = {
     onStop: () => void (failing === "stop" && assert.fail("stop")),
     onStart: async () => (failing === "start" ? assert.fail("start") : gate.promise),
   };
-  const domain = await startDomain(context, { script: { pausing, stopping } });
+  const domain = await startDomain(context, { script: { pausing, stopping }, ledger });
   const { sandboxes, backend } = domain;
   const { record } = await sandboxes.create(base);
   failing = "stop";
@@ -260,6 +286,12 @@ it("a stop or a start that fails leaves it paused, and a kill overrides both", a
   );
   assert.equal(sandboxes.get(record.id).record.state, "paused");
   failing = undefined;
+  ledger.isFailing = ({ state }) => state === "running";
+  gate.resolve();
+  await assert.rejects(sandboxes.resume(record.id, MINUTE_MS), fails("unavailable", /disk full/));
+  assert.equal(backend.sandboxes.get(record.id)?.isStopped, true, "what had begun is stopped again");
+  ledger.isFailing = () => false;
+  gate = Promise.withResolvers();
   const resuming = assert.rejects(
     sandboxes.resume(record.id, MINUTE_MS),
     fails("aborted", /is being killed/),

@@ -35,10 +35,18 @@ export class Pauses {
     this.#options = options;
   }
 
-  async pause(held: HeldSandbox, trigger: PauseTrigger, keepsMemory = true): Promise<void> {
-    const { id, backend } = held.record;
-    while (held.isResuming()) await held.change?.done.catch(() => {});
-    const { state } = held.record;
+  async pause(wanted: HeldSandbox, trigger: PauseTrigger, keepsMemory = true): Promise<void> {
+    let held = wanted.current;
+    for (; held.change !== undefined; held = held.current) {
+      const { kind, done } = held.change;
+      if (kind === "pausing") {
+        await done;
+        return;
+      }
+      // A failure is reported to its own caller.
+      await done.catch(() => {});
+    }
+    const { id, state, backend } = held.record;
     if (state === "paused") throw conflict(`Error pausing sandbox - sandbox '${id}' is already paused`);
     if (state !== "running") throw conflict(`Sandbox '${id}' cannot be paused while in '${state}' state`);
     const reason = reasonAgainstPause({ backend, keepsMemory }, held.runtime);
@@ -139,9 +147,9 @@ export class Pauses {
   }
 
   async #wake(held: HeldSandbox): Promise<void> {
-    const { autoResume, timeoutMs, state } = held.record;
+    const { timeoutMs, state } = held.record;
     const { resumedAtLeast } = this.#options.settings;
-    if (state === "running" || (state === "paused" && autoResume)) {
+    if (state === "running" || held.wakesByTraffic) {
       const lifeMs = timeoutMs === undefined ? undefined : Math.max(timeoutMs, resumedAtLeast);
       await this.resume(held, { timeoutMs: lifeMs, trigger: "traffic" });
     } else await held.change?.done;

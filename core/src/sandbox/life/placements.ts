@@ -1,3 +1,4 @@
+import type { Slot } from "../../kernel/slot.js";
 import { createToken } from "../../kernel/token.js";
 import type { CreateSandbox } from "./sandboxes.js";
 
@@ -8,10 +9,7 @@ import type { CreateSandbox } from "./sandboxes.js";
 export type Placement = (request: CreateSandbox, signal?: AbortSignal) => Promise<string | undefined>;
 
 /** Choice among several servers, for the sandboxes that clients ask for. */
-export interface Placements {
-  /** Sets the choice, once. */
-  use(placement: Placement): void;
-}
+export type Placements = Slot<Placement>;
 
 export const Placements = createToken<Placements>("placements");
 
@@ -23,20 +21,5 @@ export class CreatedElsewhere extends Error {
   constructor(server: string) {
     super(`server '${server}' creates it`);
     this.server = server;
-  }
-}
-
-export class ChosenPlacement implements Placements {
-  #placement: Placement | undefined;
-
-  use(placement: Placement): void {
-    if (this.#placement !== undefined) throw new Error("another plugin chooses the servers of sandboxes");
-    this.#placement = placement;
-  }
-
-  /** Returns when this server is to create it. @throws CreatedElsewhere, or what the choice throws. */
-  async require(request: CreateSandbox, signal?: AbortSignal): Promise<void> {
-    const server = await this.#placement?.(request, signal);
-    if (server !== undefined) throw new CreatedElsewhere(server);
   }
 }

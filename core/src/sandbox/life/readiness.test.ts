@@ -108,13 +108,13 @@ it("a sandbox that is not ready in time is refused with its last attempt's outco
         wrong: () => Promise.resolve(43),
         once: (run) => (calls++ === 0 ? Promise.resolve(43) : never(run)),
       },
-      ports: { 80: serves(() => 500), 81: serves(() => undefined) },
+      ports: { 80: serves(() => 400), 81: serves(() => undefined) },
     },
   });
   const { sandboxes, clock, ledger } = domain;
   const cases: readonly [ReadinessProbe, RegExp][] = [
     [{ type: "tcp", port: 9 }, /nothing listens on port 9$/],
-    [{ type: "http", port: 80, path: "/" }, /port 80 answers 500$/],
+    [{ type: "http", port: 80, path: "/" }, /port 80 answers 400$/],
     [{ type: "http", port: 81, path: "/" }, /an attempt took longer than \d+ ms$/],
     [{ type: "shell", command: ["wrong"] }, /its command ended with exit code 43$/],
     // The second attempt is cut short by the end of the time.

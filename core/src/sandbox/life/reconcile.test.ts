@@ -14,6 +14,7 @@ import { ALL_TRAFFIC } from "../contract/egress-rules.js";
 import type { SandboxRecord, SandboxState } from "../model/live-sandbox.js";
 import { sandboxesConfig } from "../model/sandboxes-config.js";
 import { SqliteLedger } from "../ledger/sqlite-ledger.js";
+import { asStored } from "../testing/start-domain.js";
 
 const MINUTE_MS = 60_000;
 
@@ -205,7 +206,7 @@ it("sandboxes that are to be kept outlive a graceful stop with their time and to
   await clock.advance(MINUTE_MS / 2);
   const second = server([backend], settings);
   await second.start();
-  assert.deepEqual(second.sandboxes.get(made.record.id).record, made.record);
+  assert.deepEqual(second.sandboxes.get(made.record.id).record, asStored(made.record));
   await second.sandboxes.kill(made.record.id);
   assert.equal(backend.alive.sandboxes, 0);
 });

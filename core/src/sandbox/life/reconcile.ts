@@ -5,7 +5,8 @@ import type { Sandbox, SandboxBackend, SandboxId } from "../contract/backend.js"
 import type { SandboxServices } from "../ledger/sandbox-services.js";
 import { egressRulesOf } from "../contract/egress-rules.js";
 import type { LedgerEntry } from "../ledger/ledger.js";
-import type { EndReason, SandboxRecord } from "../model/live-sandbox.js";
+import type { EndReason } from "../model/describe-end.js";
+import type { SandboxRecord } from "../model/live-sandbox.js";
 import type { SandboxRegistry } from "./sandbox-registry.js";
 
 export interface ReconcileOptions extends SandboxServices {

@@ -3,6 +3,7 @@ import { it } from "node:test";
 import type { Limits, Sandbox } from "../contract/backend.js";
 import type { SandboxRecord } from "../model/live-sandbox.js";
 import { assertNothingLeft, base, fails, FragileLedger, startDomain } from "../testing/start-domain.js";
+import { eventually } from "../../testing/eventually.js";
 
 const SETTINGS = {
   maximumLimits: { cpuCount: 4, memoryMiB: 4096 },
@@ -34,9 +35,12 @@ it("more than the operator allows is refused, at creation and later, and changes
   const { sandboxes } = await startDomain(context, { script: { resizing: {} }, settings: SETTINGS });
   const { record } = await sandboxes.create(base);
   for (const [limits, message] of [
-    [{ cpuCount: 5 }, /^5 CPUs are more than a sandbox of template 'base' may have \(4\)$/],
-    [{ memoryMiB: 4097 }, /^4097 MiB of memory are more than .* \(4096\)$/],
-    [{ diskMiB: 2049 }, /^2049 MiB of disk are more than .* \(2048\)$/],
+    [
+      { cpuCount: 5 },
+      /^5 CPUs are more than a sandbox of template 'base' may have \(4\): see sandboxes\.maximumLimits\.\w+$/,
+    ],
+    [{ memoryMiB: 4097 }, /^4097 MiB of memory are more than .* \(4096\): see /],
+    [{ diskMiB: 2049 }, /^2049 MiB of disk are more than .* \(2048\): see /],
   ] as const) {
     await assert.rejects(sandboxes.create({ ...base, limits }), fails("invalid_argument", message));
     await assert.rejects(sandboxes.setLimits(record.id, limits), fails("invalid_argument", message));
@@ -50,6 +54,18 @@ it("clients cannot choose a limit that neither the operator nor the template set
   await assert.rejects(
     sandboxes.create(wanted),
     fails("invalid_argument", /does not let clients choose CPUs/),
+  );
+});
+
+it("where the operator sets no largest limit, that of the template is the largest, from its backend, too", async (context) => {
+  const defaultLimits = { cpuCount: 2, memoryMiB: 1024, diskMiB: 4096, processes: 64 };
+  const { sandboxes } = await startDomain(context, { script: { defaultLimits, resizing: {} } });
+  const { record } = await sandboxes.create({ ...base, limits: { memoryMiB: 256 } });
+  assert.equal(record.limits.memoryMiB, 256);
+  await sandboxes.setLimits(record.id, { memoryMiB: 1024 });
+  await assert.rejects(
+    sandboxes.setLimits(record.id, { memoryMiB: 1025 }),
+    fails("invalid_argument", /\(1024\): see sandboxes\.maximumLimits\.memoryMiB$/),
   );
 });
 
@@ -83,7 +99,7 @@ it("only a sandbox that runs, of a backend that can, is resized", async (context
   await assert.rejects(sandboxes.setLimits(record.id, { cpuCount: 1 }), fails("not_found", /not found/));
   const other = await startDomain(context, { settings: SETTINGS });
   const unable = await other.sandboxes.create(base);
-  const refused = fails("failed_precondition", /^backend 'memory' does not support resizing$/);
+  const refused = fails("failed_precondition", /^backend 'memory' on this host does not support resizing$/);
   await assert.rejects(other.sandboxes.setLimits(unable.record.id, { cpuCount: 1 }), refused);
 });
 
@@ -115,6 +131,10 @@ it("admission checks of creations run for growth, too, and see earlier grants", 
   assert.deepEqual(asked, [], "less is nobody's to refuse");
   await sandboxes.setLimits(grown, { cpuCount: 4 });
   assert.deepEqual(asked, [["running", 4, 1]]);
+  await sandboxes.setLimits(grown, { diskMiB: 1024 });
+  assert.equal(asked.length, 1);
+  await sandboxes.setLimits(grown, { diskMiB: 2048 });
+  assert.equal(asked.length, 2, "more disk is growth");
 });
 
 it("the next server completes a resize that a crash interrupted", async (context) => {
@@ -132,7 +152,7 @@ it("the next server completes a resize that a crash interrupted", async (context
   });
   const { record } = await first.sandboxes.create({ ...base, limits: { cpuCount: 1 } });
   const resizing = first.sandboxes.setLimits(record.id, { cpuCount: 2 });
-  await eventually(() => told.length === 1);
+  await eventually("the backend is told", () => told.length === 1);
 
   // The ledger as the first server would leave it when killed now. The second server starts with it.
   const left = new FragileLedger();
@@ -146,9 +166,21 @@ it("the next server completes a resize that a crash interrupted", async (context
   await resizing;
 });
 
-async function eventually(condition: () => boolean): Promise<void> {
-  for (let tries = 0; !condition(); tries += 1) {
-    assert.ok(tries < 100, "it did not come to that");
-    await new Promise((resolve) => setImmediate(resolve));
-  }
-}
+it("limits that a backend could not raise are given back to the record of all servers", async (context) => {
+  const onResize = (): void => assert.fail("busy");
+  const { sandboxes, sharedRecords } = await startDomain(context, {
+    script: { resizing: { onResize } },
+    settings: SETTINGS,
+  });
+  const told: unknown[] = [];
+  const note = (what: string) => async (sandbox: SandboxRecord | string) =>
+    void told.push([what, typeof sandbox === "string" ? undefined : sandbox.limits.cpuCount]);
+  sharedRecords.use({ add: note("add"), raise: note("raise"), lower: note("lower"), remove: note("remove") });
+  const { record } = await sandboxes.create({ ...base, limits: { cpuCount: 1 } });
+  await assert.rejects(sandboxes.setLimits(record.id, { cpuCount: 2 }), /busy/);
+  assert.deepEqual(told, [
+    ["add", 1],
+    ["raise", 2],
+    ["lower", 1],
+  ]);
+});

@@ -52,10 +52,14 @@ export class Resizes {
       throw new SandboxError("sandbox_state_conflict", `sandbox "${id}" is not running`);
     // It may have outlived its template.
     const templateLimits = settings.templates[record.template]?.limits ?? record.build?.limits ?? {};
-    checkRequestedLimits(change, { settings, template: record.template, templateLimits });
+    const usual = { ...this.#options.backends.get(backend).defaultLimits, ...templateLimits };
+    checkRequestedLimits(change, { settings, template: record.template, templateLimits: usual });
     const { resizing } = held.runtime;
     if (resizing === undefined) {
-      throw new SandboxError("resizing_unsupported", `backend '${backend}' does not support resizing`);
+      throw new SandboxError(
+        "resizing_unsupported",
+        `backend '${backend}' on this host does not support resizing`,
+      );
     }
     const limits = changedLimits(before, change, templateLimits);
     const isRaised = isMore(limits, before);
@@ -64,16 +68,17 @@ export class Resizes {
     held.update({ limits, isResizing: true });
     let happened: SandboxEvent | undefined;
     try {
-      if (isRaised) await shared.raise(held.record, { admit: admissionOf(held.record), signal: held.ended });
+      if (isRaised)
+        await shared.used?.raise(held.record, { admit: admissionOf(held.record), signal: held.ended });
       // Before the backend acts: the next server completes an interrupted change.
       await ledger.write(held.record);
       await resizing.resize(limits);
       held.update({ isResizing: undefined });
-      if (!isRaised) await shared.lower(held.record);
+      if (!isRaised) await shared.used?.lower(held.record);
       happened = events.of("updated", held.record, { limits });
     } catch (error) {
       held.update({ limits: before, isResizing: undefined });
-      if (isRaised) await shared.lower(held.record);
+      if (isRaised) await shared.used?.lower(held.record);
       throw error;
     } finally {
       // A written end of the sandbox must not be overwritten.

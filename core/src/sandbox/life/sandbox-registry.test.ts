@@ -1,10 +1,12 @@
 import assert from "node:assert/strict";
 import { it } from "node:test";
 import { SandboxError } from "../../kernel/errors.js";
+import { MemoryBackend } from "../../testing/memory-backend.js";
 import type { Program } from "../../testing/memory-process.js";
 import { ALL_TRAFFIC } from "../contract/egress-rules.js";
 import type { CreateSandbox } from "./sandboxes.js";
 import {
+  asStored,
   assertNothingLeft,
   base,
   fails,
@@ -38,7 +40,7 @@ it("a sandbox is made, found, used and killed, and then nothing of it is left", 
   });
   assert.deepEqual(
     (await ledger.entries()).map((entry) => entry.record),
-    [record],
+    [asStored(record)],
   );
   assert.equal(sandboxes.get(record.id), sandbox);
   const process = await sandbox.runtime.spawn({ path: "cat", args: [], env: {} });
@@ -545,4 +547,44 @@ it("a backend that cannot enforce rules gets none", async (context) => {
   const { record } = await sandboxes.create(base);
   const policy = { allowInternetAccess: true, egress };
   await assert.rejects(sandboxes.setNetworkPolicy(record.id, policy), refused);
+});
+
+it("a sandbox of another id than was asked for is destroyed, and its creation fails", async (context) => {
+  const domain = await startDomain(context);
+  const other = new MemoryBackend({ name: "other" });
+  const provision = other.provision.bind(other);
+  other.provision = (spec, signal) => provision({ ...spec, id: "another" }, signal);
+  domain.backends.add(other);
+  await assert.rejects(
+    domain.sandboxes.create({ ...base, backend: "other" }),
+    fails("internal", /made sandbox 'another' for/),
+  );
+  assert.equal(other.alive.sandboxes, 0);
+  await assertNothingLeft(domain);
+});
+
+it("a creation that failed leaves nothing in the record of all servers", async (context) => {
+  const domain = await startDomain(context, { script: { onProvision: () => assert.fail("no space") } });
+  const recorded = new Set<string>();
+  domain.sharedRecords.use({
+    add: async ({ id }) => void recorded.add(id),
+    raise: async () => {},
+    lower: async () => {},
+    remove: async (id) => void recorded.delete(id),
+  });
+  await assert.rejects(domain.sandboxes.create(base), /no space/);
+  assert.deepEqual(recorded, new Set());
+});
+
+it("a sandbox that only the server still has to remove counts no more for its owner", async (context) => {
+  const domain = await startDomain(context, { script: { onDestroy: () => assert.fail("busy") } });
+  const counted: number[] = [];
+  domain.admissions.add({ counts: () => true, check: (_, existing) => void counted.push(existing.length) });
+  const { record } = await domain.sandboxes.create(base);
+  const killed = assert.rejects(domain.sandboxes.kill(record.id));
+  await domain.clock.advance(MINUTE_MS);
+  await killed;
+  await domain.sandboxes.create(base);
+  assert.equal(domain.backend.alive.sandboxes, 2);
+  assert.deepEqual(counted, [0, 0]);
 });

@@ -5,7 +5,8 @@ import { checkNetworkPolicy, egressRulesOf, type NetworkPolicy } from "../contra
 import { Ends } from "./ends.js";
 import { HeldSandbox } from "../backends/held-sandbox.js";
 import type { EndedSandbox, LedgerEntry } from "../ledger/ledger.js";
-import type { EndReason, LiveSandbox, SandboxRecord, SandboxState } from "../model/live-sandbox.js";
+import type { EndReason } from "../model/describe-end.js";
+import type { LiveSandbox, SandboxRecord, SandboxState } from "../model/live-sandbox.js";
 import { CreationQueue } from "./creation-queue.js";
 import { Pauses, transitioning } from "./pauses.js";
 import { checkReadinessProbe } from "../model/readiness-probe.js";
@@ -27,7 +28,7 @@ import { resolveMounts } from "../model/volume-mounts.js";
 import type { VolumeRegistry } from "../volumes/volume-registry.js";
 import type { AddedStartups } from "./startups.js";
 import type { AddedWarmUps } from "../warm/warm-ups.js";
-import type { ChosenPlacement } from "./placements.js";
+import type { Placements } from "./placements.js";
 import type { WarmPools } from "../warm/warm-pools.js";
 
 export interface SandboxRegistryOptions extends SandboxServices {
@@ -39,7 +40,7 @@ export interface SandboxRegistryOptions extends SandboxServices {
   readonly warmUps: AddedWarmUps;
   readonly startups: AddedStartups;
   readonly pools: WarmPools;
-  readonly placement: ChosenPlacement;
+  readonly placement: Placements;
 }
 
 const SANDBOX_ID = /^[a-z0-9]+$/;
@@ -94,8 +95,7 @@ export class SandboxRegistry implements Sandboxes {
   of(tenant: string, { mayPlace = false }: TenantOptions = {}): Sandboxes {
     const { placement } = this.#options;
     const ownerOf = (id: SandboxId): string | undefined => this.#held.get(id)?.record.owner;
-    const place = mayPlace ? placement.require.bind(placement) : undefined;
-    return tenantSandboxes(this, tenant, ownerOf, place);
+    return tenantSandboxes(this, tenant, ownerOf, mayPlace ? placement : undefined);
   }
 
   count(state: SandboxState): number {
@@ -140,15 +140,20 @@ export class SandboxRegistry implements Sandboxes {
     const { settings, snapshots } = this.#options;
     const snapshot = snapshots.of(request.owner ?? DEFAULT_TENANT).find(request.template);
     const template = this.#templateOf(request, snapshot);
-    if (request.timeoutMs !== undefined) this.#checkNewTimeout(request.timeoutMs);
+    if (request.timeoutMs !== undefined) this.checkTimeout(request.timeoutMs);
     if (request.autoResume === true && request.onTimeout !== "pause") {
       throw new SandboxError("lifecycle_invalid", "autoResume only applies when onTimeout is pause.");
+    }
+    if (request.autoResume === true && request.keepsMemory === false) {
+      const text =
+        "autoPauseMemory=false (filesystem-only auto-pause) cannot be combined with autoResume: such a snapshot cannot be auto-resumed by traffic and must be resumed explicitly.";
+      throw new SandboxError("lifecycle_invalid", text);
     }
     checkNetworkPolicy(networkPolicyOf(request));
     checkRequestedLimits(request.limits ?? {}, {
       settings,
       template: template.name,
-      templateLimits: this.#limitsOf(template),
+      templateLimits: template.limits,
     });
     if (request.readinessProbe !== undefined) checkReadinessProbe(request.readinessProbe, settings.readiness);
     const backend = this.#backendOf(request, template, snapshot);
@@ -161,6 +166,12 @@ export class SandboxRegistry implements Sandboxes {
     const { record, template } = this.#wanted(request);
     this.#checkAdmissions(record);
     return template.remote;
+  }
+
+  checkTimeout(timeoutMs: number): void {
+    checkNumber(timeoutMs);
+    if (timeoutMs <= 0) throw new SandboxError("timeout_invalid", "Timeout must be greater than 0");
+    this.#checkLongest(timeoutMs);
   }
 
   find(id: SandboxId): LiveSandbox | undefined {
@@ -232,7 +243,7 @@ export class SandboxRegistry implements Sandboxes {
     { keepsMemory }: PauseOptions = {},
   ): Promise<boolean> {
     const held = this.#getUnlessKilled(id);
-    if (timeoutMs !== undefined) this.#checkNewTimeout(timeoutMs);
+    if (timeoutMs !== undefined) this.checkTimeout(timeoutMs);
     return this.#pauses.resume(held, { timeoutMs, trigger: "request", keepsMemory });
   }
 
@@ -361,7 +372,9 @@ export class SandboxRegistry implements Sandboxes {
       backend: backend.name,
       template: template.name,
       ...(template.build && { build: template.build }),
-      snapshot: snapshot?.id,
+      ...(snapshot?.isTemporary === true
+        ? { snapshot: request.snapshot, base: snapshot.id }
+        : { snapshot: snapshot?.id }),
       state: "creating",
       startedAtMs: this.#options.clock.now(),
       endsAtMs: undefined,
@@ -388,9 +401,12 @@ export class SandboxRegistry implements Sandboxes {
 
   /** @returns what the admission takes. @throws as `#admit` */
   #checkAdmissions(wanted: SandboxRecord): readonly (() => void)[] {
-    const { maximum } = this.#options.settings;
-    if (this.#held.size >= maximum) {
-      const text = `you have reached the maximum number of concurrent E2B sandboxes (${maximum}). If you need more, ask the operator of this server`;
+    const { settings, tenants } = this.#options;
+    const own = [...this.#held.values()].filter(({ record }) => record.owner === wanted.owner).length;
+    const used = this.#held.size;
+    const refusal = tenants.refusal({ tenant: wanted.owner, most: settings.maximum, used, own });
+    if (refusal !== undefined) {
+      const text = `you have reached the maximum number of concurrent E2B sandboxes (${refusal}). If you need more, ask the operator of this server`;
       throw new SandboxError("sandbox_limit_reached", text);
     }
     return this.#askAdmissions(wanted);
@@ -473,12 +489,6 @@ export class SandboxRegistry implements Sandboxes {
       throw new SandboxError("sandbox_id_invalid", "Invalid sandbox ID");
     }
     if (this.#held.has(id)) throw new SandboxError("sandbox_exists", `sandbox "${id}" already exists`);
-  }
-
-  #checkNewTimeout(timeoutMs: number): void {
-    checkNumber(timeoutMs);
-    if (timeoutMs <= 0) throw new SandboxError("timeout_invalid", "Timeout must be greater than 0");
-    this.#checkLongest(timeoutMs);
   }
 
   #checkLongest(timeoutMs: number): void {

@@ -1,8 +1,9 @@
 import { createToken } from "../../kernel/token.js";
-import type { Limits, SandboxId } from "../contract/backend.js";
+import type { Limits, SandboxId, SnapshotId } from "../contract/backend.js";
 import type { EgressRules, NetworkPolicy } from "../contract/egress-rules.js";
 import type { EndedSandbox } from "../ledger/ledger.js";
-import type { EndReason, Idempotency, LiveSandbox, OnTimeout } from "../model/live-sandbox.js";
+import type { EndReason } from "../model/describe-end.js";
+import type { Idempotency, LiveSandbox, OnTimeout } from "../model/live-sandbox.js";
 import type { ReadinessProbe } from "../model/readiness-probe.js";
 import type { LimitsChange } from "../model/requested-limits.js";
 import type { RequestedMount } from "../model/volume-mounts.js";
@@ -13,6 +14,8 @@ export interface CreateSandbox {
   readonly owner?: string | undefined;
   /** A configured template; the message of a refusal is E2B's. */
   readonly template: string;
+  /** Of a fork, whose `template` is a temporary snapshot: the snapshot that its original began with. */
+  readonly snapshot?: SnapshotId | undefined;
   /** Life in milliseconds; undefined = until killed. */
   readonly timeoutMs: number | undefined;
   /** `kill` when absent. */
@@ -81,6 +84,8 @@ export interface Sandboxes {
    * @throws SandboxError as `create` would at once.
    */
   check(request: CreateSandbox): RemoteTemplate | undefined;
+  /** Checks a time-out for `create` and `resume`, of any sandbox. @throws SandboxError as they would. */
+  checkTimeout(timeoutMs: number): void;
   /** The sandbox if it serves or is being created; undefined also while it is being killed. */
   find(id: SandboxId): LiveSandbox | undefined;
   /** @throws SandboxError not_found with E2B's text and the phrase that the Ruby client looks for. */

@@ -82,7 +82,7 @@ it("an admission check holds under a hundred parallel creations, owner by owner"
       admissions.add({
         counts: () => true,
         check: (_wanted, existing) => {
-          if (existing.length >= perOwner) throw new SandboxError("quota_reached", "enough");
+          if (existing.length >= perOwner) throw new SandboxError("sandbox_limit_reached", "enough");
           return undefined;
         },
       });

@@ -1,18 +1,19 @@
 import type { SandboxId } from "../contract/backend.js";
 import { UnknownSandbox } from "../contract/unknown-sandbox.js";
 import type { EndedSandbox } from "../ledger/ledger.js";
-import type { CreateSandbox, Sandboxes } from "./sandboxes.js";
+import { CreatedElsewhere, type Placements } from "./placements.js";
+import type { Sandboxes } from "./sandboxes.js";
 
 /**
  * The sandboxes of one tenant; for others' it answers as for unknown ones.
  * @param ownerOf answers for every sandbox that is not completely removed.
- * @param place returns when this server is to create one.
+ * @param placement chooses the server of a new one.
  */
 export function tenantSandboxes(
   all: Sandboxes,
   tenant: string,
   ownerOf: (id: SandboxId) => string | undefined,
-  place?: (request: CreateSandbox, signal?: AbortSignal) => Promise<void>,
+  placement?: Placements,
 ): Sandboxes {
   const owns = (id: SandboxId): boolean => ownerOf(id) === tenant;
   const owned = (id: SandboxId): SandboxId => {
@@ -28,10 +29,12 @@ export function tenantSandboxes(
     of: (other, options) => all.of(other, options),
     create: async (request, signal) => {
       const wanted = { ...request, owner: tenant };
-      await place?.(wanted, signal);
+      const server = await placement?.used?.(wanted, signal);
+      if (server !== undefined) throw new CreatedElsewhere(server);
       return all.create(wanted, signal);
     },
     check: (request) => all.check({ ...request, owner: tenant }),
+    checkTimeout: (timeoutMs) => all.checkTimeout(timeoutMs),
     find: (id) => (owns(id) ? all.find(id) : undefined),
     get: (id) => all.get(owned(id)),
     onCreated: (listener) =>

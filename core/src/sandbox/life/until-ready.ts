@@ -1,9 +1,10 @@
 import type { Clock } from "../../kernel/clock.js";
 import { messageOf, SandboxError } from "../../kernel/errors.js";
 import { sleep, within } from "../../kernel/time.js";
+import { runToEnd } from "../contract/run-to-end.js";
 import { processEnvironment } from "../model/environment.js";
 import type { LiveSandbox } from "../model/live-sandbox.js";
-import type { ReadinessProbe, ShellProbe } from "../model/readiness-probe.js";
+import type { ReadinessProbe } from "../model/readiness-probe.js";
 import type { ReadinessSettings } from "../model/sandboxes-config.js";
 import { probePort } from "./probe-port.js";
 
@@ -68,28 +69,16 @@ async function attempt(
 
 async function runShell(
   sandbox: ProbedSandbox,
-  { command }: ShellProbe,
+  { command }: Extract<ReadinessProbe, { readonly type: "shell" }>,
   until: AbortSignal,
 ): Promise<string | undefined> {
   const { runtime } = sandbox;
   const [path = "", ...args] = typeof command === "string" ? ["/bin/sh", "-lc", command] : command;
   const env = processEnvironment(sandbox, await runtime.user());
   const started = await runtime.spawn({ path, args, env, input: "none" });
-  // It may have ended by itself meanwhile.
-  const stop = (): void => void started.kill("SIGKILL", "group").catch(() => {});
-  if (until.aborted) stop();
-  until.addEventListener("abort", stop, { once: true });
-  // The command's exit shows whether it worked.
-  discard(started.output).catch(() => {});
-  const { code, signal } = await started.exit;
-  until.removeEventListener("abort", stop);
+  const { code, signal } = await runToEnd(started, { signal: until });
   if (code === 0) return undefined;
   return code === undefined
     ? `its command was ended by ${signal}`
     : `its command ended with exit code ${code}`;
-}
-
-/** Reads unneeded output, so that its writer does not block. */
-async function discard(output: AsyncIterable<unknown>): Promise<void> {
-  for await (const piece of output) void piece;
 }

@@ -16,10 +16,26 @@ export type AdmissionCheck = (
   existing: readonly CountedSandbox[],
 ) => (() => void) | undefined;
 
+/** A volume or a snapshot as quotas count it. */
+export interface CountedStorage {
+  readonly kind: "volume" | "snapshot";
+  /** Most that it may take up. */
+  readonly sizeMiB: number;
+}
+
 export interface Admission {
   readonly check: AdmissionCheck;
   /** False when the check admits an owner whatever it has already. */
   counts(owner: string): boolean;
+  /**
+   * Admits a new volume or snapshot by returning, as `check` admits sandboxes.
+   * @param existing the owner's, until they are completely removed.
+   */
+  readonly checkStorage?: (
+    owner: string,
+    wanted: CountedStorage,
+    existing: readonly CountedStorage[],
+  ) => void;
 }
 
 /** Checks that run before a sandbox is created or its limits are raised. */

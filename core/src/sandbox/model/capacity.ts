@@ -1,3 +1,4 @@
+import { MEBIBYTE } from "../../config/units.js";
 import type { Limits } from "../contract/backend.js";
 import type { LiveSandbox } from "./live-sandbox.js";
 
@@ -7,7 +8,6 @@ export interface Capacity {
   readonly diskMiB: number;
 }
 
-const MIB = 2 ** 20;
 const UNKNOWN: Capacity = { cpuCount: 0, memoryMiB: 0, diskMiB: 0 };
 
 /** Capacity of sandboxes: their limits, and for a missing limit a measurement of the backend, taken once. */
@@ -44,7 +44,7 @@ async function measure(sandbox: LiveSandbox): Promise<Capacity> {
   const stats = await sandbox.stats();
   return {
     cpuCount: stats.cpuCount,
-    memoryMiB: stats.memoryTotalBytes / MIB,
-    diskMiB: stats.diskTotalBytes / MIB,
+    memoryMiB: stats.memoryTotalBytes / MEBIBYTE,
+    diskMiB: stats.diskTotalBytes / MEBIBYTE,
   };
 }

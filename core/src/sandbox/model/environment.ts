@@ -1,12 +1,11 @@
 import type { User } from "../contract/backend.js";
+import { DEFAULT_PATH } from "../contract/process.js";
 import type { SandboxRecord } from "./live-sandbox.js";
 
 /** What the variables of a sandbox depend on. */
 interface RecordedSandbox {
   readonly record: Pick<SandboxRecord, "id" | "template" | "environment">;
 }
-
-const DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /** Variables of every process of a sandbox, in addition to those of its account. */
 export function sandboxEnvironment(sandbox: RecordedSandbox): Record<string, string> {

@@ -1,75 +1,85 @@
-import type { Limits, Sandbox, SandboxId, SnapshotId, Stats } from "../contract/backend.js";
+import { z } from "zod";
+import type { Inferred } from "../../sqlite/inferred.js";
+import type { Sandbox, Stats } from "../contract/backend.js";
 import type { AdoptedProcess } from "../contract/process.js";
-import type { EgressRules } from "../contract/egress-rules.js";
-import type { TemplateBuild } from "./template-build.js";
-import type { RecordedMount } from "./volume-mounts.js";
+import { limits, templateBuild } from "./template-build.js";
+import { DEFAULT_TENANT } from "./tenant.js";
 
 /** Lifecycle state. Only `running` serves requests. */
-export type SandboxState = "creating" | "running" | "paused" | "killing";
+export type SandboxState = SandboxRecord["state"];
 
-export type OnTimeout = "kill" | "pause";
-
-export type EndReason =
-  | "killed"
-  | "timed out"
-  | "out of memory"
-  | "out of disk"
-  | "backend lost"
-  | "server lost"
-  | "moved"
-  | "shutdown";
+export type OnTimeout = SandboxRecord["onTimeout"];
 
 /** Identifies repeated requests for one creation. */
-export interface Idempotency {
+export type Idempotency = Inferred<typeof idempotency>;
+
+const idempotency = z.object({
   /** The creator's key, unique within its tenant. */
-  readonly key: string;
+  key: z.string(),
   /** Equal for equal requests. */
-  readonly fingerprint: string;
-}
+  fingerprint: z.string(),
+});
+
+export const egressRules = z.object({ allowOut: z.array(z.string()), denyOut: z.array(z.string()) });
+
+/** A mounted volume, with the name that it had at the sandbox's creation. */
+export type RecordedMount = Inferred<typeof recordedMount>;
+
+const recordedMount = z.object({
+  volume: z.string(),
+  name: z.string(),
+  path: z.string(),
+  readOnly: z.boolean(),
+});
 
 /** Record of a sandbox in the ledger. Times are milliseconds since the Unix epoch. */
-export interface SandboxRecord {
-  readonly id: SandboxId;
-  readonly owner: string;
-  readonly backend: string;
-  readonly template: string;
+export type SandboxRecord = Inferred<typeof sandboxRecord>;
+
+export const sandboxRecord = z.object({
+  id: z.string(),
+  // Absent in records from before tenants.
+  owner: z.string().default(DEFAULT_TENANT),
+  backend: z.string(),
+  template: z.string(),
   /** Build of the template whose files it began with; undefined for a template that its backend has by itself. */
-  readonly build?: TemplateBuild | undefined;
+  build: templateBuild.optional(),
   /** Snapshot with whose files it began; undefined = those of its template. */
-  readonly snapshot: SnapshotId | undefined;
-  readonly state: SandboxState;
-  readonly startedAtMs: number;
+  snapshot: z.string().optional(),
+  /** Of a fork: the temporary snapshot with whose files it began. `snapshot` is that of its original. */
+  base: z.string().optional(),
+  state: z.enum(["creating", "running", "paused", "killing"]),
+  startedAtMs: z.number(),
   /** Time of its automatic end or pause, or the removal of a paused one; undefined = never (the debug sandbox). */
-  readonly endsAtMs: number | undefined;
+  endsAtMs: z.number().optional(),
   /** The requested life, which a resumption by traffic starts again. */
-  readonly timeoutMs: number | undefined;
-  readonly onTimeout: OnTimeout;
+  timeoutMs: z.number().optional(),
+  onTimeout: z.enum(["kill", "pause"]).default("kill"),
   /** False: that pause ends its processes and keeps its files. True when absent. */
-  readonly keepsMemory?: boolean | undefined;
+  keepsMemory: z.boolean().optional(),
   /** True for a paused one whose processes were ended: it starts again with its files. */
-  readonly isStopped?: boolean | undefined;
+  isStopped: z.boolean().optional(),
   /** True: a request resumes it when it is paused, and postpones its pause while it runs. */
-  readonly autoResume: boolean;
-  readonly metadata: Readonly<Record<string, string>>;
+  autoResume: z.boolean().default(false),
+  metadata: z.record(z.string(), z.string()),
   /** Set by the creator; part of every process's environment. */
-  readonly environment: Readonly<Record<string, string>>;
+  environment: z.record(z.string(), z.string()),
   /** Secret of its envd and code surfaces; undefined = open. */
-  readonly accessToken: string | undefined;
+  accessToken: z.string().optional(),
   /**
    * Secret of its other ports, sent in `e2b-traffic-access-token`; undefined = open to clients that reach the server.
    */
-  readonly trafficAccessToken: string | undefined;
+  trafficAccessToken: z.string().optional(),
   /** The Host header for programs on its ports, with `${PORT}` for the port; undefined = the client's. */
-  readonly maskRequestHost: string | undefined;
-  readonly limits: Limits;
+  maskRequestHost: z.string().optional(),
+  limits,
   /** True while its backend applies these limits. */
-  readonly isResizing?: boolean | undefined;
-  readonly idempotency?: Idempotency | undefined;
-  readonly allowInternetAccess: boolean;
+  isResizing: z.boolean().optional(),
+  idempotency: idempotency.optional(),
+  allowInternetAccess: z.boolean(),
   /** Rules for outgoing connections; undefined = no rules. */
-  readonly egress: EgressRules | undefined;
-  readonly mounts: readonly RecordedMount[];
-}
+  egress: egressRules.optional(),
+  mounts: z.array(recordedMount).default([]),
+});
 
 /** A sandbox that the server holds: its record, its backend handle, and its end. */
 export interface LiveSandbox {

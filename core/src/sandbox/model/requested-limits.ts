@@ -10,7 +10,7 @@ const UNITS = { cpuCount: "CPUs", memoryMiB: "MiB of memory", diskMiB: "MiB of d
 export interface RequestedLimitsOptions {
   readonly settings: Pick<SandboxesConfig, "maximumLimits">;
   readonly template: string;
-  /** Limits of a sandbox of the template whose creator sets none. */
+  /** Limits of a sandbox of the template whose creator sets none, those of its backend included. */
   readonly templateLimits: Limits;
 }
 
@@ -27,10 +27,12 @@ export function checkRequestedLimits(
     if (wanted === 0) continue;
     const most = settings.maximumLimits[name] ?? templateLimits[name];
     if (most === undefined) {
-      throw new SandboxError("limits_invalid", `this server does not let clients choose ${UNITS[name]}`);
+      const unset = `neither sandboxes.maximumLimits.${name} nor a limit of template '${template}' is set`;
+      const text = `this server does not let clients choose ${UNITS[name]}: ${unset}`;
+      throw new SandboxError("limits_invalid", text);
     }
     if (wanted > most) {
-      const text = `${wanted} ${UNITS[name]} are more than a sandbox of template '${template}' may have (${most})`;
+      const text = `${wanted} ${UNITS[name]} are more than a sandbox of template '${template}' may have (${most}): see sandboxes.maximumLimits.${name}`;
       throw new SandboxError("limits_invalid", text);
     }
   }

@@ -54,6 +54,11 @@ export function sandboxMetrics(registry: Registry, count: (state: "running" | "p
       help: "Sandboxes that are gone, by reason",
       labelNames: ["reason"],
     }),
+    shortages: counter({
+      name: "coppice_sandboxes_shortages_total",
+      help: "Times that a sandbox lacked a resource, by its tenant (the first hundred, then `other`)",
+      labelNames: ["tenant", "resource"],
+    }),
     destroyFailures: counter({
       name: "coppice_sandboxes_destroy_failures_total",
       help: "Attempts to destroy a sandbox that failed",

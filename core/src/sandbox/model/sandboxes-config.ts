@@ -165,7 +165,13 @@ export const sandboxesConfig = z
     maximumOutbox: atLeastOne(100_000).describe(
       "Events that wait in the ledger for delivery; beyond that the oldest are dropped",
     ),
-    endedKept: z.int().nonnegative().default(1000).describe("Ended sandboxes that the ledger remembers"),
+    endedKept: z
+      .int()
+      .nonnegative()
+      .default(1000)
+      .describe(
+        "Ended sandboxes that the ledger remembers; of the tenant with the most, the oldest go first",
+      ),
   })
   .superRefine((settings, context) => {
     if (settings.defaultTimeout > settings.maximumTimeout) {

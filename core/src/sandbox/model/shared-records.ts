@@ -1,3 +1,4 @@
+import type { Slot } from "../../kernel/slot.js";
 import { createToken } from "../../kernel/token.js";
 import type { SandboxId } from "../contract/backend.js";
 import type { CountedSandbox } from "./admissions.js";
@@ -24,37 +25,7 @@ export interface SharedRecord {
   remove(id: SandboxId): Promise<void>;
 }
 
-/** A record for several servers, where a plugin has one. */
-export interface SharedRecords {
-  /** Sets the record, once. */
-  use(record: SharedRecord): void;
-}
+/** The record for several servers, where a plugin has one. */
+export type SharedRecords = Slot<SharedRecord>;
 
 export const SharedRecords = createToken<SharedRecords>("shared-records");
-
-/** The record of this server, if it has one. */
-export class UsedSharedRecord implements SharedRecords, SharedRecord {
-  #record: SharedRecord | undefined;
-
-  use(record: SharedRecord): void {
-    if (this.#record !== undefined)
-      throw new Error("another plugin records the sandboxes of several servers");
-    this.#record = record;
-  }
-
-  async add(sandbox: SandboxRecord, reservation: Reservation): Promise<void> {
-    await this.#record?.add(sandbox, reservation);
-  }
-
-  async raise(sandbox: SandboxRecord, reservation: Reservation): Promise<void> {
-    await this.#record?.raise(sandbox, reservation);
-  }
-
-  async lower(sandbox: SandboxRecord): Promise<void> {
-    await this.#record?.lower(sandbox);
-  }
-
-  async remove(id: SandboxId): Promise<void> {
-    await this.#record?.remove(id);
-  }
-}

@@ -1,30 +1,32 @@
+import { z } from "zod";
+import type { Inferred } from "../../sqlite/inferred.js";
 import { createToken } from "../../kernel/token.js";
-import type { Limits, SandboxId, SnapshotId } from "../contract/backend.js";
-import type { TemplateBuild } from "./template-build.js";
+import type { SandboxId, SnapshotId } from "../contract/backend.js";
 import type { LiveSandbox } from "./live-sandbox.js";
 import type { ReadinessProbe } from "./readiness-probe.js";
+import { limits, templateBuild } from "./template-build.js";
 
-/** Lifecycle state of a snapshot. Only a `ready` one is found. */
-export type SnapshotState = "taking" | "ready" | "removing";
+export type SnapshotRecord = Inferred<typeof snapshotRecord>;
 
-export interface SnapshotRecord {
-  readonly id: SnapshotId;
-  readonly owner: string;
-  readonly state: SnapshotState;
+export const snapshotRecord = z.object({
+  id: z.string(),
+  owner: z.string(),
+  /** Only a `ready` one is found. */
+  state: z.enum(["taking", "ready", "removing"]),
   /** The name under which clients find it, too; it belongs to the newest snapshot so named. */
-  readonly name: string | undefined;
+  name: z.string().optional(),
   /** True for the temporary base of a fork: hidden from clients, and not kept by the next server. */
-  readonly isTemporary: boolean;
-  readonly backend: string;
-  readonly template: string;
+  isTemporary: z.boolean().default(false),
+  backend: z.string(),
+  template: z.string(),
   /** Build of the template that its sandbox was made from, if it was built. */
-  readonly build?: TemplateBuild | undefined;
+  build: templateBuild.optional(),
   /** The sandbox that it was taken of. It may have ended. */
-  readonly sandboxId: SandboxId;
-  readonly takenAtMs: number;
+  sandboxId: z.string(),
+  takenAtMs: z.number(),
   /** Limits of its sandbox, the default for sandboxes made from it. */
-  readonly limits: Limits;
-}
+  limits,
+});
 
 export interface ForkRequest {
   readonly count: number;

@@ -3,12 +3,12 @@ import { egressRulesOf } from "../contract/egress-rules.js";
 import type { SandboxRecord } from "./live-sandbox.js";
 
 export function specOf(record: SandboxRecord): SandboxSpec {
-  const { id, template, build, snapshot, limits, allowInternetAccess, egress, mounts } = record;
+  const { id, template, build, snapshot, base, limits, allowInternetAccess, egress, mounts } = record;
   return {
     id,
     template,
     ...(build && { image: build.image }),
-    snapshot,
+    snapshot: base ?? snapshot,
     limits,
     allowInternetAccess,
     egress: egress && egressRulesOf(record),
@@ -22,5 +22,5 @@ export function reasonAgainstPause(
   { pausing, stopping }: Sandbox,
 ): string | undefined {
   const [facet, how] = keepsMemory === false ? [stopping, " without memory"] : [pausing, ""];
-  return facet === undefined ? `backend '${backend}' does not support pausing${how}` : undefined;
+  return facet === undefined ? `backend '${backend}' on this host does not support pausing${how}` : undefined;
 }

@@ -1,3 +1,4 @@
+import type { Slot } from "../../kernel/slot.js";
 import { createToken } from "../../kernel/token.js";
 
 /** A small record of a tenant; its kind says what the text means. */
@@ -35,26 +36,7 @@ export interface CommonRecords {
 /** Opens the records of a kind. @throws SandboxError */
 export type RecordSource = (kind: string, follower: RecordFollower) => Promise<CommonRecords>;
 
-/** Small records that several servers have in common, where a plugin keeps them. */
-export interface TenantRecords {
-  /** Sets the source, once. */
-  use(source: RecordSource): void;
-  /** Undefined on a server of its own. Call it from the start on. */
-  open(kind: string, follower: RecordFollower): Promise<CommonRecords | undefined>;
-}
+/** The source of small records that several servers have in common: none on a server of its own. Use it from the start on. */
+export type TenantRecords = Slot<RecordSource>;
 
 export const TenantRecords = createToken<TenantRecords>("tenant-records");
-
-/** The source of this server, if it has one. */
-export class UsedTenantRecords implements TenantRecords {
-  #source: RecordSource | undefined;
-
-  use(source: RecordSource): void {
-    if (this.#source !== undefined) throw new Error("another plugin keeps the records of several servers");
-    this.#source = source;
-  }
-
-  async open(kind: string, follower: RecordFollower): Promise<CommonRecords | undefined> {
-    return this.#source?.(kind, follower);
-  }
-}

@@ -1,6 +1,7 @@
 import { posix } from "node:path";
 import { SandboxError } from "../../kernel/errors.js";
 import type { Mount } from "../contract/backend.js";
+import type { RecordedMount } from "./live-sandbox.js";
 import type { TenantVolumes } from "./volumes.js";
 
 export interface RequestedMount {
@@ -10,11 +11,6 @@ export interface RequestedMount {
   readonly path: string;
   /** False when absent. */
   readonly readOnly?: boolean | undefined;
-}
-
-/** A mounted volume, with the name that it had at the sandbox's creation. */
-export interface RecordedMount extends Mount {
-  readonly name: string;
 }
 
 const MAX_PATH = 1024;

@@ -1,22 +1,24 @@
+import { z } from "zod";
+import type { Inferred } from "../../sqlite/inferred.js";
 import { createToken } from "../../kernel/token.js";
 import type { VolumeId } from "../contract/backend.js";
 import type { Files } from "../contract/files.js";
 
-/** Lifecycle state of a volume. Only a `ready` one is found. */
-export type VolumeState = "making" | "ready" | "removing";
+export type VolumeRecord = Inferred<typeof volumeRecord>;
 
-export interface VolumeRecord {
-  readonly id: VolumeId;
-  readonly owner: string;
-  readonly state: VolumeState;
+export const volumeRecord = z.object({
+  id: z.string(),
+  owner: z.string(),
+  /** Only a `ready` one is found. */
+  state: z.enum(["making", "ready", "removing"]),
   /** Unique among those of its owner that are not being removed. */
-  readonly name: string;
-  readonly backend: string;
-  readonly sizeMiB: number;
+  name: z.string(),
+  backend: z.string(),
+  sizeMiB: z.number(),
   /** Secret that protects its contents. */
-  readonly token: string;
-  readonly createdAtMs: number;
-}
+  token: z.string(),
+  createdAtMs: z.number(),
+});
 
 export interface CreateVolume {
   /** Letters, digits, `-` and `_`. */

@@ -4,7 +4,7 @@ import type { LiveSandbox } from "../model/live-sandbox.js";
 import type { SnapshotRecord } from "../model/snapshots.js";
 import { DEFAULT_TENANT } from "../model/tenant.js";
 import { World } from "../testing/crashing-server.js";
-import { base, fails, type Fixture, MINUTE_MS, startDomain } from "../testing/start-domain.js";
+import { asStored, base, fails, type Fixture, MINUTE_MS, startDomain } from "../testing/start-domain.js";
 
 const snapshots = {};
 const HOUR_MS = 60 * MINUTE_MS;
@@ -56,7 +56,7 @@ it("a sandbox begins with the files of a snapshot, found by its id or its name, 
   assert.equal(await textIn(last), "two");
   await assert.rejects(made("saved"), fails("not_found", /template 'saved' not found/));
   await assert.rejects(own(domain).remove(two.id), fails("not_found", /not found/));
-  assert.deepEqual(await domain.ledger.snapshots(), own(domain).list());
+  assert.deepEqual(await domain.ledger.snapshots(), asStored(own(domain).list()));
 });
 
 it("a fork makes sandboxes like its source, and keeps no snapshot", async (context) => {
@@ -82,9 +82,29 @@ it("a fork makes sandboxes like its source, and keeps no snapshot", async (conte
     );
     assert.equal(endsAtMs, domain.clock.now() + MINUTE_MS);
     assert.notEqual(record.accessToken, source.record.accessToken);
+    assert.deepEqual([record.template, record.snapshot], ["base", undefined], "clients know its base");
   }
   assert.equal(await textIn(made[0] as LiveSandbox), "kept");
   assert.deepEqual([own(domain).list(), await domain.ledger.snapshots()], [[], []]);
+  await domain.sandboxes.pause(source.record.id);
+  await assert.rejects(
+    own(domain).fork(source.record.id, { count: 1, timeoutMs: MINUTE_MS }),
+    fails("aborted", /is paused and cannot be forked; resume it first$/),
+  );
+});
+
+it("a fork of a sandbox that began with a snapshot is told by that snapshot, and its forks, too", async (context) => {
+  const domain = await startDomain(context, { script: { snapshots } });
+  const source = await domain.sandboxes.create(base);
+  const { id: template } = await own(domain).take(source.record.id);
+  let { id } = (await domain.sandboxes.create({ ...base, template })).record;
+  for (let generation = 0; generation < 2; generation += 1) {
+    const [forked] = await own(domain).fork(id, { count: 1, timeoutMs: MINUTE_MS });
+    assert.ok(forked !== undefined && "sandbox" in forked);
+    const { record } = forked.sandbox;
+    assert.deepEqual([record.template, record.snapshot], ["base", template]);
+    id = record.id;
+  }
 });
 
 it("a tenant has its own snapshots and names, and cannot see others'", async (context) => {
@@ -157,17 +177,25 @@ it("a snapshot whose removal failed counts until it is gone, is retried, and rep
   await own(domain).take(record.id);
 });
 
-it("while a snapshot is taken nothing else changes the sandbox but its end", async (context) => {
-  const gate = Promise.withResolvers<void>();
+it("while a snapshot is taken nothing else changes the sandbox but its end, and a pause waits", async (context) => {
+  let gate = Promise.withResolvers<void>();
   const domain = await startDomain(context, {
     script: { pausing: {}, snapshots: { onTake: () => gate.promise } },
   });
   const { sandboxes } = domain;
   const { id } = (await sandboxes.create(base)).record;
+  const taken = own(domain).take(id);
+  const pausing = sandboxes.pause(id);
+  assert.equal(sandboxes.get(id).record.state, "running");
+  gate.resolve();
+  await Promise.all([taken, pausing]);
+  assert.equal(sandboxes.get(id).record.state, "paused");
+  await own(domain).remove((await taken).id);
+  await sandboxes.resume(id, MINUTE_MS);
+
+  gate = Promise.withResolvers();
   const taking = own(domain).take(id);
-  const busy = fails("aborted", /is being snapshotted/);
-  await assert.rejects(own(domain).take(id), busy);
-  await assert.rejects(sandboxes.pause(id), busy);
+  await assert.rejects(own(domain).take(id), fails("aborted", /is being snapshotted/));
   (await sandboxes.use(sandboxes.get(id)))();
   const failed = assert.rejects(taking, fails("aborted", /is being killed/));
   await sandboxes.kill(id);

@@ -1,6 +1,7 @@
 import { SandboxError } from "../../kernel/errors.js";
 import type { SandboxId, SnapshotId } from "../contract/backend.js";
 import type { HeldSandbox } from "../backends/held-sandbox.js";
+import type { CountedStorage } from "../model/admissions.js";
 import type { SandboxServices } from "../ledger/sandbox-services.js";
 import { checkReadinessProbe } from "../model/readiness-probe.js";
 import { createdLike } from "../life/created-like.js";
@@ -16,6 +17,8 @@ import { UnknownSandbox } from "../contract/unknown-sandbox.js";
 export interface SnapshotRegistryOptions extends SandboxServices {
   readonly sandboxes: Pick<SandboxRegistry, "create" | "get">;
   readonly templates: Templates;
+  /** @throws SandboxError resource_exhausted by a quota */
+  readonly admitStorage: (tenant: string, wanted: CountedStorage) => void;
 }
 
 /** The snapshots of this server, written to the ledger before a backend acts. */
@@ -52,6 +55,13 @@ export class SnapshotRegistry implements Snapshots {
       find: (reference) => this.#find(tenant, reference),
       remove: (id) => this.#remove(tenant, id),
     };
+  }
+
+  /** A tenant's snapshots for quotas, also those that are not completely removed. */
+  counted(tenant: string): readonly CountedStorage[] {
+    return [...this.#records.values()]
+      .filter(({ owner, isTemporary }) => owner === tenant && !isTemporary)
+      .map((record) => this.#countedOf(record));
   }
 
   /**
@@ -116,6 +126,10 @@ export class SnapshotRegistry implements Snapshots {
     signal: AbortSignal | undefined,
   ): Promise<readonly Forked[]> {
     const { sandboxes, settings } = this.#options;
+    if (held.record.state === "paused") {
+      const text = `Sandbox '${held.record.id}' is paused and cannot be forked; resume it first`;
+      throw new SandboxError("sandbox_state_conflict", text);
+    }
     if (wanted.readinessProbe !== undefined) checkReadinessProbe(wanted.readinessProbe, settings.readiness);
     return this.#lend(held, async ({ id: template }) => {
       const like = { ...createdLike(held.record), ...wanted, template };
@@ -150,7 +164,7 @@ export class SnapshotRegistry implements Snapshots {
     held: HeldSandbox,
     { name, isTemporary }: Pick<SnapshotRecord, "name" | "isTemporary">,
   ): Promise<SnapshotRecord> {
-    const { settings, metrics, clock, log } = this.#options;
+    const { metrics, clock, log } = this.#options;
     const { id, owner, backend, template, build, limits } = held.record;
     // No await when it is idle: of two simultaneous calls the second one must see the first.
     while (held.isResuming()) await held.change?.done.catch(() => {});
@@ -161,11 +175,15 @@ export class SnapshotRegistry implements Snapshots {
     }
     const { snapshots } = held.handle;
     if (snapshots === undefined) {
-      throw new SandboxError("snapshots_unsupported", `backend '${backend}' does not support snapshots`);
+      throw new SandboxError(
+        "snapshots_unsupported",
+        `backend '${backend}' on this host does not support snapshots`,
+      );
     }
-    if (this.#records.size >= settings.maximumSnapshots) {
-      const text = `you have reached the maximum number of snapshots (${settings.maximumSnapshots})`;
-      throw new SandboxError("snapshot_limit_reached", text);
+    // That of a fork goes with it.
+    if (!isTemporary) {
+      this.#requireRoom(owner);
+      this.#options.admitStorage(owner, this.#countedOf(held.record));
     }
     const record: SnapshotRecord = {
       id: newId("snapshot"),
@@ -194,6 +212,22 @@ export class SnapshotRegistry implements Snapshots {
       const text = `no snapshot could be taken of sandbox "${id}"`;
       throw new SandboxError("snapshot_failed", text, { cause: error });
     }
+  }
+
+  /** A snapshot may get as large as the disk of its sandbox. */
+  #countedOf({ backend, limits }: Pick<SnapshotRecord, "backend" | "limits">): CountedStorage {
+    const usual = this.#options.backends.all().find(({ name }) => name === backend)?.defaultLimits;
+    return { kind: "snapshot", sizeMiB: limits.diskMiB ?? usual?.diskMiB ?? 0 };
+  }
+
+  #requireRoom(tenant: string): void {
+    const { settings, tenants } = this.#options;
+    const all = [...this.#records.values()].filter(({ isTemporary }) => !isTemporary);
+    const own = all.filter(({ owner }) => owner === tenant).length;
+    const refusal = tenants.refusal({ tenant, most: settings.maximumSnapshots, used: all.length, own });
+    if (refusal === undefined) return;
+    const text = `you have reached the maximum number of snapshots (${refusal}): see sandboxes.maximumSnapshots`;
+    throw new SandboxError("snapshot_limit_reached", text);
   }
 
   async #make(record: SnapshotRecord, held: HeldSandbox, take: () => Promise<void>): Promise<SnapshotRecord> {

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { it } from "node:test";
 import { SandboxError } from "../../kernel/errors.js";
 import { sandboxesConfig } from "../model/sandboxes-config.js";
-import { AddedTemplates } from "./added-templates.js";
+import { AddedTemplates } from "./templates.js";
 import { parseTemplateName } from "./template-reference.js";
 
 const { templates: settings } = sandboxesConfig.parse({

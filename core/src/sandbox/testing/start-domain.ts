@@ -3,7 +3,7 @@ import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import type { TestContext } from "node:test";
-import { Registry } from "prom-client";
+import { type MetricObjectWithValues, type MetricValueWithName, Registry } from "prom-client";
 import type { z } from "zod";
 import { SandboxError } from "../../kernel/errors.js";
 import { createLogger } from "../../observe/logger.js";
@@ -98,6 +98,10 @@ export class FragileLedger implements Ledger {
     if (this.#awaited.delete(event.id)) this.#tell(event);
   }
 
+  async tell(event: SandboxEvent): Promise<void> {
+    this.#tell(event);
+  }
+
   async outbox(limit: number): Promise<readonly SandboxEvent[]> {
     return [...this.#outbox.values()].slice(0, limit);
   }
@@ -158,11 +162,16 @@ export class FragileLedger implements Ledger {
   }
 }
 
+type MetricValue = Pick<
+  MetricObjectWithValues<MetricValueWithName<string>>["values"][number],
+  "labels" | "value"
+>;
+
 /** A sandbox domain over a memory backend, with a clock that stands still. */
 export interface Fixture extends SandboxDomain {
   readonly backend: MemoryBackend;
   readonly clock: FakeClock;
-  readonly metric: (name: string) => Promise<number>;
+  readonly metric: (name: string, isCounted?: (value: MetricValue) => boolean) => Promise<number>;
 }
 
 export interface DomainOptions {
@@ -172,6 +181,11 @@ export interface DomainOptions {
   readonly isDeaf?: boolean;
   /** In memory when absent. */
   readonly ledger?: Ledger;
+}
+
+/** A record as the ledger reads it: without fields that are undefined. */
+export function asStored<T>(record: T): T {
+  return JSON.parse(JSON.stringify(record)) as T;
 }
 
 /** The record of a sandbox that was created now, of the template `base`, with nothing chosen. */
@@ -227,9 +241,9 @@ export async function startDomain(
   });
   domain.backends.add(backend);
   await domain.start();
-  const metric = async (name: string): Promise<number> => {
+  const metric: Fixture["metric"] = async (name, isCounted = () => true) => {
     const values = (await metrics.getSingleMetric(`coppice_sandboxes_${name}`)?.get())?.values ?? [];
-    return values.reduce((total, { value }) => total + value, 0);
+    return values.filter(isCounted).reduce((total, { value }) => total + value, 0);
   };
   return { ...domain, backend, clock, metric };
 }

@@ -137,3 +137,20 @@ it("an ended access sandbox is replaced, a failed one retried, and their number 
   await volumes.open(three.id, three.token);
   assert.equal(backend.alive.sandboxes, 2, "one that nobody uses made room");
 });
+
+it("volumes that one tenant holds open leave room for those of another, and unused ones give way", async (context) => {
+  const settings = { openVolumes: { maximum: 4 } };
+  const { volumes, tenants } = await startDomain(context, { script: { volumes: {} }, settings });
+  tenants.add(() => ["acme", "evil"]);
+  const made = (tenant: string, name: string) => volumes.of(tenant).create({ name });
+  const open = async (tenant: string, name: string): Promise<OpenVolume> => {
+    const { id, token } = await made(tenant, name);
+    return volumes.open(id, token);
+  };
+  await using _first = await open("evil", "one");
+  const second = await open("evil", "two");
+  await assert.rejects(open("evil", "three"), fails("unavailable", /sandboxes\.openVolumes/));
+  await using _other = await open("acme", "one");
+  await second[Symbol.asyncDispose]();
+  await using _third = await open("evil", "four");
+});

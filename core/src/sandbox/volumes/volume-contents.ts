@@ -1,15 +1,17 @@
 import { SandboxError } from "../../kernel/errors.js";
 import type { Sandbox, VolumeId } from "../contract/backend.js";
 import { limitCreation, type SandboxServices } from "../ledger/sandbox-services.js";
-import { filesBelow } from "../contract/files-below.js";
 import { newId } from "../backends/sandbox-secrets.js";
 import type { OpenVolume, VolumeRecord } from "../model/volumes.js";
+import { posix } from "node:path";
+import type { FileInfo, Files } from "../contract/files.js";
 
 /** A temporary sandbox that gives access to a volume. */
 interface Opened {
   readonly sandbox: Promise<Sandbox>;
   /** Aborted when it must not be used any more. */
   readonly closing: AbortController;
+  readonly owner: string;
   users: number;
   /** Cancels the close for idleness. */
   cancelIdle: (() => void) | undefined;
@@ -70,12 +72,12 @@ export class VolumeContents {
     await Promise.all(this.#closed);
   }
 
-  #make({ id, backend: name }: VolumeRecord): Opened {
+  #make({ id, owner, backend: name }: VolumeRecord): Opened {
     if (this.#isClosed) throw new SandboxError("server_stopping", "the server is stopping");
-    this.#makeRoom();
+    this.#makeRoom(owner);
     const closing = new AbortController();
     const sandbox = this.#provision(id, name, closing);
-    const opened: Opened = { sandbox, closing, users: 0, cancelIdle: undefined };
+    const opened: Opened = { sandbox, closing, owner, users: 0, cancelIdle: undefined };
     this.#opened.set(id, opened);
     const gone = (): void => void this.#close(id, opened);
     sandbox.then(({ lost }) => void lost?.then(gone), gone);
@@ -99,12 +101,18 @@ export class VolumeContents {
     return await backend.provision(spec, closing.signal);
   }
 
-  /** @throws SandboxError unavailable when all open ones are in use. */
-  #makeRoom(): void {
-    if (this.#opened.size < this.#services.settings.openVolumes.maximum) return;
-    const unused = [...this.#opened].find(([, { users }]) => users === 0);
+  /** Closes an unused one where that is needed. @throws SandboxError unavailable when the tenant's are all in use. */
+  #makeRoom(tenant: string): void {
+    const { settings, tenants } = this.#services;
+    const most = settings.openVolumes.maximum;
+    const all = [...this.#opened];
+    const own = all.filter(([, { owner }]) => owner === tenant);
+    if (tenants.refusal({ tenant, most, used: all.length, own: own.length }) === undefined) return;
+    // Where the server has room, its own share is used up.
+    const unused = (all.length < most ? own : all).find(([, { users }]) => users === 0);
     if (unused === undefined) {
-      throw new SandboxError("server_busy", "too many volumes are being read and written, please retry");
+      const text = "too many volumes are being read and written (sandboxes.openVolumes), please retry";
+      throw new SandboxError("server_busy", text);
     }
     void this.#close(...unused);
   }
@@ -131,4 +139,40 @@ export class VolumeContents {
     await closed;
     this.#closed.delete(closed);
   }
+}
+
+/** The files below a directory, by paths that begin there. @param directory absolute, and not `/`. */
+function filesBelow(files: Files, directory: string): Omit<Files, "watch" | "hostPath"> {
+  // No `..` leads above the directory; links in it are resolved by the underlying files.
+  const within = (path: string): string => posix.join(directory, posix.resolve("/", path));
+  const shown = (path: string): string => {
+    if (path === directory) return "/";
+    return path.startsWith(`${directory}/`) ? path.slice(directory.length) : path;
+  };
+  const out = ({ symlinkTarget, ...info }: FileInfo): FileInfo => {
+    const path = shown(info.path);
+    const target = symlinkTarget !== undefined && { symlinkTarget: shown(symlinkTarget) };
+    return { ...info, path, name: posix.basename(path), ...target };
+  };
+  const change = files.change?.bind(files);
+  return {
+    stat: async (path) => out(await files.stat(within(path))),
+    async *list(path, depth) {
+      for await (const info of files.list(within(path), depth)) yield out(info);
+    },
+    async read(path) {
+      const file = await files.read(within(path));
+      return {
+        info: out(file.info),
+        content: (options) => file.content(options),
+        ...(file.direct && { direct: file.direct.bind(file) }),
+        [Symbol.asyncDispose]: () => file[Symbol.asyncDispose](),
+      };
+    },
+    write: async (path, data, options) => out(await files.write(within(path), data, options)),
+    makeDir: async (path, options) => out(await files.makeDir(within(path), options)),
+    move: async (source, target, options) => out(await files.move(within(source), within(target), options)),
+    remove: (path) => files.remove(within(path)),
+    ...(change && { change: async (path, wanted) => out(await change(within(path), wanted)) }),
+  };
 }

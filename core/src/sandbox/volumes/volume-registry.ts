@@ -1,5 +1,7 @@
+import { MEBIBYTE } from "../../config/units.js";
 import { SandboxError } from "../../kernel/errors.js";
 import type { VolumeId } from "../contract/backend.js";
+import type { CountedStorage } from "../model/admissions.js";
 import type { SandboxServices } from "../ledger/sandbox-services.js";
 import { digestOf, isDigestOf, newAccessToken, newId } from "../backends/sandbox-secrets.js";
 import { RemovableRecords } from "../backends/removable-records.js";
@@ -9,11 +11,12 @@ import type { CreateVolume, OpenVolume, TenantVolumes, VolumeRecord, Volumes } f
 export interface VolumeRegistryOptions extends SandboxServices {
   /** True when a sandbox that is not completely removed has it. */
   readonly isMounted: (id: VolumeId) => boolean;
+  /** @throws SandboxError resource_exhausted by a quota */
+  readonly admitStorage: (tenant: string, wanted: CountedStorage) => void;
   readonly contents: Pick<VolumeContents, "open" | "close">;
 }
 
 const NAME = /^[A-Za-z0-9_-]{1,128}$/;
-const MEBIBYTE = 2 ** 20;
 // Shorter than any token.
 const NO_TOKEN = "none";
 
@@ -37,6 +40,13 @@ export class VolumeRegistry implements Volumes {
       usage: async (id) => (await this.#options.backends.get(get(id).backend).volumes?.usage(id)) ?? 0,
       remove: async (id) => this.#remove(this.#removable(tenant, id)),
     };
+  }
+
+  /** A tenant's volumes for quotas, also those that are not completely removed. */
+  counted(tenant: string): readonly CountedStorage[] {
+    return [...this.#records.values()]
+      .filter(({ owner }) => owner === tenant)
+      .map(({ sizeMiB }) => ({ kind: "volume", sizeMiB }));
   }
 
   knows(id: VolumeId): boolean {
@@ -127,7 +137,7 @@ export class VolumeRegistry implements Volumes {
   }
 
   async #create(owner: string, { name, sizeMiB }: CreateVolume): Promise<VolumeRecord> {
-    const { backends, settings, clock, ledger, log } = this.#options;
+    const { admitStorage, backends, settings, tenants, clock, ledger, log } = this.#options;
     if (!NAME.test(name)) throw new SandboxError("volume_name_invalid", "Invalid volume name");
     const most = Math.floor(settings.maximumVolumeSize / MEBIBYTE);
     const size = sizeMiB ?? Math.floor(settings.volumeSize / MEBIBYTE);
@@ -136,16 +146,23 @@ export class VolumeRegistry implements Volumes {
     }
     const backend = backends.default();
     if (backend.volumes === undefined) {
-      throw new SandboxError("volumes_unsupported", `backend '${backend.name}' does not support volumes`);
+      throw new SandboxError(
+        "volumes_unsupported",
+        `backend '${backend.name}' on this host does not support volumes`,
+      );
     }
     const all = [...this.#records.values()];
     if (all.some((one) => one.owner === owner && one.name === name && one.state !== "removing")) {
       throw new SandboxError("volume_exists", `Volume with name '${name}' already exists`);
     }
-    if (all.length >= settings.maximumVolumes) {
-      const text = `you have reached the maximum number of volumes (${settings.maximumVolumes})`;
+    const own = all.filter((one) => one.owner === owner);
+    const shared = { most: settings.maximumVolumes, used: all.length, own: own.length };
+    const refusal = tenants.refusal({ tenant: owner, ...shared });
+    if (refusal !== undefined) {
+      const text = `you have reached the maximum number of volumes (${refusal}): see sandboxes.maximumVolumes`;
       throw new SandboxError("volume_limit_reached", text);
     }
+    admitStorage(owner, { kind: "volume", sizeMiB: size });
     const record: VolumeRecord = {
       id: newId("volume"),
       owner,

@@ -9,6 +9,7 @@ import { SandboxError } from "../../kernel/errors.js";
 import { createLogger } from "../../observe/logger.js";
 import { fakeClock } from "../../testing/fake-clock.js";
 import { MemoryBackend } from "../../testing/memory-backend.js";
+import type { ImageSource } from "../contract/backend.js";
 import { createSandboxDomain, type SandboxDomain } from "../domain.js";
 import type { CreateSandbox } from "../life/sandboxes.js";
 import { sandboxesConfig } from "../model/sandboxes-config.js";
@@ -160,6 +161,29 @@ it("a request that does not match the pool gets a new sandbox", async (context) 
     /maximum number/,
     "the pool is no way around the limit",
   );
+});
+
+it("a sandbox of the pool that was made from an earlier build is not handed out", async (context) => {
+  const backend = new MemoryBackend({ images: {} });
+  await backend.images?.unpack(
+    "image",
+    { layers: [] } as unknown as ImageSource,
+    new AbortController().signal,
+  );
+  const domain = await startDomain(context, { pool: { min: 1 }, backend });
+  const [warm] = (await domain.ledger.entries()).map(({ record }) => record.id);
+  const build = { id: "later", image: { id: "image", user: "user" }, limits: {} };
+  domain.templates.add({
+    all: () => [],
+    find: () => undefined,
+    builds: (name) => name === "base",
+    buildOf: (name) => (name === "base" ? build : undefined),
+  });
+  const { record } = await domain.sandboxes.create(base);
+  assert.notEqual(record.id, warm);
+  assert.equal(record.build?.id, "later");
+  await domain.settle();
+  assert.equal(domain.backend.sandboxes.has(warm ?? ""), false);
 });
 
 it("a sandbox with volumes has them also where its template has a pool", async (context) => {

@@ -1,33 +1,37 @@
 import { join } from "node:path";
-import type { DatabaseSync, SQLInputValue, SQLOutputValue } from "node:sqlite";
-import { openDatabase } from "@coppice/core";
+import type { DatabaseSync } from "node:sqlite";
+import { FairRows, openDatabase, type Inferred, Table } from "@coppice/core";
+import { z } from "zod";
 import type { AccessConfig } from "../access-config.js";
 
-export type Outcome = "allowed" | "denied" | "error";
+export type Outcome = AuditEvent["outcome"];
 
 /** One entry, without secrets. */
-export interface AuditEvent {
-  readonly id: number;
-  readonly atMs: number;
-  readonly requestId: string;
-  readonly address: string;
-  readonly method: string;
+export type AuditEvent = Inferred<typeof auditEvent>;
+
+const auditEvent = z.object({
+  /** Assigned in the order of writing. */
+  id: z.number().default(0),
+  atMs: z.number(),
+  requestId: z.string(),
+  address: z.string(),
+  method: z.string(),
   /** Without the query; cut when it is long. */
-  readonly path: string;
+  path: z.string(),
   /** The pattern of the route; `none` when it was refused before routing. */
-  readonly route: string;
-  readonly status: number;
-  readonly outcome: Outcome;
+  route: z.string(),
+  status: z.number(),
+  outcome: z.enum(["allowed", "denied", "error"]),
   /** Undefined for unauthenticated clients. */
-  readonly tenant: string | undefined;
-  readonly principal: string | undefined;
-  readonly scopes: readonly string[];
-  readonly sandbox: string | undefined;
+  tenant: z.string().optional(),
+  principal: z.string().optional(),
+  scopes: z.string().transform((scopes) => scopes.split(" ").filter(Boolean)),
+  sandbox: z.string().optional(),
   /** Kind of the principal; undefined where its credential does not say. */
-  readonly principalType: string | undefined;
+  principalType: z.string().optional(),
   /** Subject that acted for the principal. */
-  readonly actor: string | undefined;
-}
+  actor: z.string().optional(),
+});
 
 interface AuditQuery {
   readonly tenant?: string | undefined;
@@ -59,11 +63,15 @@ const MIGRATIONS: readonly string[] = [
    CREATE INDEX event_by_tenant ON event (tenant, id);
    CREATE INDEX event_by_time ON event (at_ms);`,
   "ALTER TABLE event ADD COLUMN principal_type TEXT; ALTER TABLE event ADD COLUMN actor TEXT;",
+  "CREATE INDEX event_by_kind ON event (tenant, outcome || ' ' || method || ' ' || route, id);",
 ];
 
-// Named as the fields of an event.
-const COLUMNS = `id, at_ms AS atMs, request_id AS requestId, address, method, path, route, status, outcome, tenant,
-  principal, scopes, sandbox, principal_type AS principalType, actor`;
+/** Entries of a kind displace each other: repeating one action hides no other. As the index has it. */
+const KIND = "outcome || ' ' || method || ' ' || route";
+
+function kindOf({ outcome, method, route }: Omit<AuditEvent, "id">): string {
+  return `${outcome} ${method} ${route}`;
+}
 
 /** Deleting row by row would double the cost of writing. */
 const TRIMMED_EVERY = 64;
@@ -72,40 +80,33 @@ const TRIMMED_EVERY = 64;
 export class AuditLog {
   readonly #options: AuditLogOptions;
   readonly #database: DatabaseSync;
-  readonly #statements: ReturnType<typeof prepare>;
+  readonly #events: Table<typeof auditEvent>;
+  readonly #known: FairRows;
   #untrimmed = TRIMMED_EVERY;
 
   /** @throws Error that names the file when it cannot be used. */
   constructor(options: AuditLogOptions) {
     this.#options = options;
     this.#database = openDatabase({ path: join(options.dataDir, "audit.sqlite"), migrations: MIGRATIONS });
-    this.#statements = prepare(this.#database);
+    this.#events = new Table(this.#database, { name: "event", schema: auditEvent });
+    const columns = { table: "event", owner: "tenant", kind: KIND, sequence: "id" };
+    this.#known = new FairRows(this.#database, { ...columns, most: options.maxEntries });
   }
 
   write(event: Omit<AuditEvent, "id">): void {
-    const columns = Object.entries({ ...event, scopes: event.scopes.join(" ") });
-    this.#statements.insert.run(Object.fromEntries(columns.map(([name, value]) => [name, value ?? null])));
+    this.#events.insert({ ...event, scopes: event.scopes.join(" ") });
+    if (event.tenant !== undefined) this.#known.added(event.tenant, kindOf(event));
     this.#untrimmed += 1;
     if (this.#untrimmed >= TRIMMED_EVERY) this.#trim(event.atMs);
   }
 
-  list(query: AuditQuery): readonly AuditEvent[] {
-    const conditions: string[] = [];
-    const values: SQLInputValue[] = [];
-    const where = (condition: string, value: SQLInputValue | undefined): void => {
-      if (value === undefined) return;
-      conditions.push(condition);
-      values.push(value);
+  list({ tenant, outcome, pathPrefix, limit, offset, oldestFirst }: AuditQuery): readonly AuditEvent[] {
+    const where = {
+      ...(tenant !== undefined && { tenant }),
+      ...(outcome !== undefined && { outcome }),
+      ...(pathPrefix !== undefined && { path: { starts: pathPrefix } }),
     };
-    where("tenant = ?", query.tenant);
-    where("outcome = ?", query.outcome);
-    where("instr(path, ?) = 1", query.pathPrefix);
-    const filter = conditions.length === 0 ? "" : `WHERE ${conditions.join(" AND ")}`;
-    const order = query.oldestFirst ? "ASC" : "DESC";
-    return this.#database
-      .prepare(`SELECT ${COLUMNS} FROM event ${filter} ORDER BY id ${order} LIMIT ? OFFSET ?`)
-      .all(...values, query.limit, query.offset)
-      .map(parse);
+    return this.#events.all(where, { by: oldestFirst ? "id" : "id DESC", limit, offset });
   }
 
   close(): void {
@@ -113,35 +114,15 @@ export class AuditLog {
   }
 
   #trim(nowMs: number): void {
-    const { maxEntries, maxStrangers, maxAge } = this.#options;
+    const { maxStrangers, maxAge } = this.#options;
     this.#untrimmed = 0;
-    this.#statements.forgetOld.run(nowMs - maxAge);
-    this.#statements.forgetKnown.run(maxEntries);
-    this.#statements.forgetStrangers.run(maxStrangers);
-  }
-}
-
-function prepare(database: DatabaseSync) {
-  return {
-    insert: database.prepare(
-      `INSERT INTO event (at_ms, request_id, address, method, path, route, status, outcome, tenant, principal, scopes,
-         sandbox, principal_type, actor)
-       VALUES (:atMs, :requestId, :address, :method, :path, :route, :status, :outcome, :tenant, :principal, :scopes,
-         :sandbox, :principalType, :actor)`,
-    ),
-    forgetOld: database.prepare("DELETE FROM event WHERE at_ms < ?"),
-    forgetKnown: database.prepare(
-      `DELETE FROM event WHERE tenant IS NOT NULL AND id <=
-         (SELECT id FROM event WHERE tenant IS NOT NULL ORDER BY id DESC LIMIT 1 OFFSET ?)`,
-    ),
-    forgetStrangers: database.prepare(
+    const old = `DELETE FROM event WHERE at_ms < ? RETURNING tenant, ${KIND} AS kind`;
+    for (const { tenant, kind } of this.#events.query(old, nowMs - maxAge))
+      if (typeof tenant === "string") this.#known.removed(tenant, String(kind));
+    this.#events.run(
       `DELETE FROM event WHERE tenant IS NULL AND id <=
          (SELECT id FROM event WHERE tenant IS NULL ORDER BY id DESC LIMIT 1 OFFSET ?)`,
-    ),
-  };
-}
-
-function parse(row: Record<string, SQLOutputValue>): AuditEvent {
-  const { scopes, ...known } = Object.fromEntries(Object.entries(row).filter(([, value]) => value !== null));
-  return { ...known, scopes: String(scopes).split(" ").filter(Boolean) } as unknown as AuditEvent;
+      maxStrangers,
+    );
+  }
 }

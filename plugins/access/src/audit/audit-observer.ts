@@ -1,5 +1,8 @@
-import type { Answered, Clock, Observer, SurfaceRequest } from "@coppice/core";
+import type { Clock, PluginContext, SurfaceRequest } from "@coppice/core";
 import type { AuditLog, Outcome } from "./audit-log.js";
+
+type Observer = Parameters<PluginContext<unknown>["observe"]>[1];
+type Answered = Parameters<Observer>[1];
 
 interface AuditObserverOptions {
   readonly log: () => Pick<AuditLog, "write">;
@@ -9,6 +12,10 @@ interface AuditObserverOptions {
 }
 
 const MAX_PATH = 512;
+/** Parameters of routes whose value is the permission itself. */
+const SECRET_PARAMETER = /:(ticket|\w*token)\b/i;
+/** A link that was used with another method has no route. */
+const LONG_SEGMENT = /\/[^/]{65,}/g;
 const READING = new Set(["GET", "HEAD", "OPTIONS"]);
 const REFUSALS = new Set([401, 403, 429]);
 
@@ -25,7 +32,7 @@ export function auditObserver({ log, clock, onLost }: AuditObserverOptions): Obs
         requestId: id,
         address: clientAddress,
         method,
-        path: url.pathname.slice(0, MAX_PATH),
+        path: pathOf(url, answered.route).slice(0, MAX_PATH),
         route: answered.route,
         status: answered.status,
         outcome,
@@ -40,6 +47,12 @@ export function auditObserver({ log, clock, onLost }: AuditObserverOptions): Obs
       onLost(error);
     }
   };
+}
+
+/** The path without secrets: a link's pattern in its place, and no segment that is longer than ids are. */
+function pathOf({ pathname }: URL, route: string): string {
+  if (SECRET_PARAMETER.test(route)) return route;
+  return route === "none" ? pathname.replace(LONG_SEGMENT, "/…") : pathname;
 }
 
 function outcomeOf({ status }: Answered): Outcome {

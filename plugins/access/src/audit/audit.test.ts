@@ -1,9 +1,12 @@
 import assert from "node:assert/strict";
+import { readFile } from "node:fs/promises";
 import { join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import { it } from "node:test";
+import { definePlugin } from "@coppice/core";
 import { AuditLog } from "./audit-log.js";
 import { startAccessServer } from "../testing/access-server.js";
+import type { Scope } from "../keys/key-scopes.js";
 
 it("every write and every refusal is in the audit before its client is answered, for admins of its tenant", async () => {
   await using server = await startAccessServer();
@@ -54,7 +57,8 @@ it("every write and every refusal is in the audit before its client is answered,
   ]);
   assert.deepEqual((await ask(foreign)).events.map(line), [`DELETE /sandboxes/${id} 404 error ${id}`]);
   // Another tenant and an unknown tenant get the same answer.
-  assert.deepEqual(await ask(foreign, "?tenantID=acme"), await ask(foreign, "?tenant=madeup"));
+  assert.deepEqual(await ask(foreign, "?tenantID=acme"), { events: [], count: 0 });
+  assert.deepEqual(await ask(foreign, "?tenant=madeup"), { events: [], count: 0 });
   assert.equal((await ask(admin, "?outcome=denied")).count, 1);
   assert.equal((await ask(admin, "?pathPrefix=/sandboxes")).count, 2);
   assert.deepEqual((await ask(admin, "?limit=1&offset=1")).events.map(line), [
@@ -63,6 +67,31 @@ it("every write and every refusal is in the audit before its client is answered,
   for (const query of ["?limit=501", "?limit=x", "?outcome=maybe", "?offset=-1", "?orderAsc=perhaps"]) {
     assert.equal((await ask(admin, query)).code, 400, query);
   }
+});
+
+it("the secret of a link is in no entry, whatever the link is used for", async () => {
+  const ticket = `${"a".repeat(80)}.${"b".repeat(43)}`;
+  const linked = definePlugin({
+    name: "linked",
+    setup(plugin) {
+      const guard = () => ({ tenant: "acme", name: "link", scopes: new Set<Scope>(["write"]) });
+      plugin.http("api", { guard }).put("/linked/:ticket", (ctx) => void (ctx.body = "done"));
+    },
+  });
+  await using server = await startAccessServer({ plugins: [linked] });
+  for (const [method, path] of [
+    ["PUT", `/linked/${ticket}`],
+    ["DELETE", `/linked/${ticket}`],
+    ["PUT", `/linked/${ticket}/more`],
+  ])
+    await server.call(`${method} ${path}`);
+  const admin = server.newKey({ scopes: ["admin"] });
+  const { events } = (await server.call("GET /audit/events?orderAsc=true", { "x-api-key": admin })).json;
+  assert.equal(events[0].path, "/linked/:ticket");
+  const stored = await readFile(join(server.dataDir, "access", "audit.sqlite"), "latin1");
+  const waiting = await readFile(join(server.dataDir, "access", "audit.sqlite-wal"), "latin1");
+  assert.ok(waiting.includes("/linked/"), "the entries are there");
+  assert.ok(!stored.includes(ticket) && !waiting.includes(ticket));
 });
 
 it("entries outlive the server, within limits of number and age; unauthenticated ones displace only each other", async () => {
@@ -98,6 +127,17 @@ it("entries outlive the server, within limits of number and age; unauthenticated
   assert.ok(kept() - 40 <= 20 + 64, `${kept() - 40} of strangers are left`);
   for (let index = 0; index < 1000; index += 1) second.write({ ...entry, atMs: 9000, tenant: "acme" });
   assert.ok(kept("acme") <= 100 + 64);
+  for (let index = 0; index < 30; index += 1) second.write({ ...entry, atMs: 9000, tenant: "small" });
+  for (let index = 0; index < 1000; index += 1) second.write({ ...entry, atMs: 9000, tenant: "acme" });
+  assert.equal(kept("small"), 30, "a tenant has displaced the entries of another");
+  const made = { ...entry, tenant: "acme", route: "/v2/sandboxes", status: 201, outcome: "allowed" } as const;
+  for (let index = 0; index < 10; index += 1) second.write({ ...made, atMs: 9000 });
+  for (let index = 0; index < 1000; index += 1) second.write({ ...entry, atMs: 9000, tenant: "acme" });
+  assert.equal(
+    second.list({ ...all, tenant: "acme", outcome: "allowed" }).length,
+    10,
+    "a tenant has displaced its own entries by many of another kind",
+  );
   for (let index = 0; index < 64; index += 1) second.write({ ...entry, atMs: 60_000, tenant: "other" });
   assert.equal(kept("acme"), 0, "they are too old");
   second.close();

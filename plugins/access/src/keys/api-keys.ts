@@ -25,6 +25,12 @@ export class ApiKeys {
     this.#configured.set(digestOf(key), { tenant: DEFAULT_TENANT, name, scopes: new Set(SCOPES) });
   }
 
+  /** Tenants that have a key. */
+  tenants(): readonly string[] {
+    const { store, clock } = this.#options;
+    return [...(this.#configured.size > 0 ? [DEFAULT_TENANT] : []), ...store().tenants(clock.now())];
+  }
+
   /** Finds the principal of a key; undefined for an unknown, expired or revoked one. */
   find(key: string): Principal | undefined {
     const digest = digestOf(key);

@@ -1,4 +1,7 @@
-import { type Scope, SCOPES } from "@coppice/core";
+import { SCOPES } from "@coppice/core";
+
+/** What a key may be used for. */
+export type Scope = (typeof SCOPES)[number];
 
 /** Scopes of a key; each includes those before it. */
 export const KEY_SCOPES = ["read", "exec", "admin"] as const;

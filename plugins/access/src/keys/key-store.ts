@@ -1,23 +1,29 @@
 import { randomBytes } from "node:crypto";
 import { join } from "node:path";
-import type { DatabaseSync, SQLOutputValue } from "node:sqlite";
-import { openDatabase, SandboxError } from "@coppice/core";
+import type { DatabaseSync } from "node:sqlite";
+import { openDatabase, type Inferred, SandboxError, Table } from "@coppice/core";
+import { z } from "zod";
 import { digestOf, newApiKey } from "./api-key.js";
-import { isKeyScope, type KeyScope } from "./key-scopes.js";
+import { isKeyScope } from "./key-scopes.js";
+import { REASONS } from "../reasons.js";
 
 /** Record of a key. Times are milliseconds since the Unix epoch. */
-export interface StoredKey {
-  readonly id: string;
-  readonly tenant: string;
+export type StoredKey = Inferred<typeof storedKey>;
+
+const storedKey = z.object({
+  id: z.string(),
+  /** Of the key itself, which is not stored. */
+  digest: z.string(),
+  tenant: z.string(),
   /** Unique among a tenant's keys in use. */
-  readonly name: string;
-  readonly scopes: readonly KeyScope[];
+  name: z.string(),
+  scopes: z.string().transform((scopes) => scopes.split(" ").filter(isKeyScope)),
   /** The first digits, to tell keys apart. */
-  readonly hint: string;
-  readonly createdAtMs: number;
-  readonly expiresAtMs: number | undefined;
-  readonly revokedAtMs: number | undefined;
-}
+  hint: z.string(),
+  createdAtMs: z.number(),
+  expiresAtMs: z.number().optional(),
+  revokedAtMs: z.number().optional(),
+});
 
 export type NewKey = Pick<StoredKey, "tenant" | "scopes" | "expiresAtMs"> & {
   /** Its id when absent. */
@@ -39,21 +45,19 @@ const MIGRATIONS: readonly string[] = [
    CREATE UNIQUE INDEX key_in_use ON key (tenant, name) WHERE revoked_at_ms IS NULL;`,
 ];
 
-// Named as the fields of a key.
-const COLUMNS = `id, tenant, name, scopes, hint,
-  created_at_ms AS createdAtMs, expires_at_ms AS expiresAtMs, revoked_at_ms AS revokedAtMs`;
 const HINT_LENGTH = 8;
 const SQLITE_CONSTRAINT_UNIQUE = 2067;
+const IN_USE = "revoked_at_ms IS NULL AND (expires_at_ms IS NULL OR expires_at_ms > ?)";
 
 /** The keys of an installation, as digests in an SQLite file. A change takes effect with the next request. */
 export class KeyStore {
   readonly #database: DatabaseSync;
-  readonly #statements: ReturnType<typeof prepare>;
+  readonly #keys: Table<typeof storedKey>;
 
   /** @throws Error that names the file when it cannot be used. */
   constructor(dataDir: string) {
     this.#database = openDatabase({ path: join(dataDir, "keys.sqlite"), migrations: MIGRATIONS });
-    this.#statements = prepare(this.#database);
+    this.#keys = new Table(this.#database, { name: "key", schema: storedKey });
   }
 
   /** Creates a key, which can be shown only now. @throws SandboxError already_exists when a key in use has the name. */
@@ -63,37 +67,40 @@ export class KeyStore {
     const stored: StoredKey = {
       ...wanted,
       id,
+      digest: digestOf(key),
       name: wanted.name ?? id,
       hint: key.slice(0, HINT_LENGTH),
       createdAtMs: nowMs,
-      revokedAtMs: undefined,
     };
-    const { tenant, name, scopes, hint, expiresAtMs } = stored;
-    const values = [id, digestOf(key), tenant, name, scopes.join(" "), hint, nowMs, expiresAtMs ?? null];
     try {
-      this.#statements.insert.run(...values);
+      this.#keys.insert({ ...stored, scopes: stored.scopes.join(" ") });
     } catch (error) {
       if ((error as { errcode?: number }).errcode !== SQLITE_CONSTRAINT_UNIQUE) throw error;
-      const text = `tenant '${tenant}' has a key named '${name}' already: revoke it, or take another name`;
-      throw new SandboxError("key_exists", text);
+      const text = `tenant '${stored.tenant}' has a key named '${stored.name}' already: revoke it, or take another name`;
+      throw new SandboxError(REASONS.key_exists, text);
     }
     return { key, stored };
   }
 
   /** The key with this digest, if it is in use: not revoked, not expired. */
   find(digest: string, nowMs: number): StoredKey | undefined {
-    const row = this.#statements.find.get(digest, nowMs);
-    return row && parse(row);
+    return this.#keys.select(`WHERE digest = ? AND ${IN_USE}`, digest, nowMs)[0];
+  }
+
+  /** Tenants with a key in use. */
+  tenants(nowMs: number): readonly string[] {
+    const rows = this.#keys.query(`SELECT DISTINCT tenant FROM key WHERE ${IN_USE}`, nowMs);
+    return rows.map(({ tenant }) => String(tenant));
   }
 
   /** All keys, also revoked and expired ones, newest first. */
   list(): readonly StoredKey[] {
-    return this.#statements.list.all().map(parse);
+    return this.#keys.all({}, { by: "created_at_ms DESC, id" });
   }
 
   /** Revokes a key. Returns false when none in use has that id. */
   revoke(id: string, nowMs: number): boolean {
-    return this.#statements.revoke.run(nowMs, id).changes > 0;
+    return this.#keys.update({ id, revokedAtMs: undefined }, { revokedAtMs: nowMs }) > 0;
   }
 
   close(): void {
@@ -103,24 +110,4 @@ export class KeyStore {
   [Symbol.dispose](): void {
     this.close();
   }
-}
-
-function prepare(database: DatabaseSync) {
-  return {
-    insert: database.prepare(
-      `INSERT INTO key (id, digest, tenant, name, scopes, hint, created_at_ms, expires_at_ms)
-       VALUES (?, ?, ?, ?, ?, ?, ?, ?)`,
-    ),
-    find: database.prepare(
-      `SELECT ${COLUMNS} FROM key
-       WHERE digest = ? AND revoked_at_ms IS NULL AND (expires_at_ms IS NULL OR expires_at_ms > ?)`,
-    ),
-    list: database.prepare(`SELECT ${COLUMNS} FROM key ORDER BY created_at_ms DESC, id`),
-    revoke: database.prepare("UPDATE key SET revoked_at_ms = ? WHERE id = ? AND revoked_at_ms IS NULL"),
-  };
-}
-
-function parse(row: Record<string, SQLOutputValue>): StoredKey {
-  const { scopes, ...known } = Object.fromEntries(Object.entries(row).filter(([, value]) => value !== null));
-  return { ...known, scopes: String(scopes).split(" ").filter(isKeyScope) } as unknown as StoredKey;
 }

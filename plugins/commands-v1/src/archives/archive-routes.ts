@@ -8,6 +8,7 @@ import {
   SandboxError,
   type Sandboxes,
   type Spool,
+  tenantOf,
 } from "@coppice/core";
 import { multipartFiles, requestBody } from "@coppice/plugin-files";
 import { z } from "zod";
@@ -69,6 +70,7 @@ export function mountArchives(
         destination,
         tarball: part.content,
         spool,
+        tenant: tenantOf(ctx),
         maxBytes: config.maxImport,
         maxEntries: config.maxImportEntries,
         signal: requestOf(ctx).signal,

@@ -155,6 +155,12 @@ describe("tar archives of /v1", { timeout: 120_000 }, () => {
       [[{ name: "s", type: "symlink", linkname: "." }], [{ name: "q", type: "symlink", linkname: "s/../x" }]],
       [[{ name: "s", type: "symlink", linkname: "d" }], [{ name: "s/bad" }, "x"]],
       [[{ name: "d/x" }, "x"], [{ name: "d", type: "symlink", linkname: "e" }]],
+      [[{ name: "d/s", type: "symlink", linkname: ".." }], [{ name: "h", type: "link", linkname: "d/s" }]],
+      [
+        [{ name: "d/s", type: "symlink", linkname: "." }],
+        [{ name: "h", type: "link", linkname: "d/s" }],
+        [{ name: "h/x" }, "x"],
+      ],
       [[{ name: "dev", type: "block-device", devmajor: 1, devminor: 3 }]],
       [[{ name: "dev", type: "character-device", devmajor: 1, devminor: 3 }]],
       [[{ name: "pipe", type: "fifo" }]],
@@ -278,6 +284,7 @@ describe("tar archives of /v1", { timeout: 120_000 }, () => {
               destination: "/work/in",
               tarball: chunks([tarball.toString("latin1")]),
               spool,
+              tenant: "acme",
               maxBytes: 2 ** 20,
               maxEntries: 10,
               signal,
@@ -332,21 +339,23 @@ describe("tar archives of /v1", { timeout: 120_000 }, () => {
       const links = new Map<string, string>();
       for (let count = 0; count < 4; count += 1) {
         const name = random.of(names);
-        const isLink = random.below(2) === 0;
-        const linkname = random.of(targets);
+        const type = random.of(["file", "symlink", "link"] as const);
+        const linkname = type === "file" ? "" : random.of(type === "link" ? names : targets);
         try {
-          entries.check({ name, type: isLink ? "symlink" : "file", linkname: isLink ? linkname : "" });
+          entries.check({ name, type, linkname });
         } catch {
           break;
         }
+        const told = `${type} ${name} ${linkname} with ${JSON.stringify([...links])}`;
         const reached = resolveIn(links, name);
-        assert.ok(reached !== undefined, `${name} with ${JSON.stringify([...links])}`);
-        if (!isLink) continue;
-        links.set(reached, linkname);
-        assert.ok(
-          resolveIn(links, reached, true) !== undefined,
-          `${name} -> ${linkname} with ${JSON.stringify([...links])}`,
-        );
+        assert.ok(reached !== undefined, told);
+        if (type === "file") continue;
+        const source = type === "link" ? resolveIn(links, linkname) : undefined;
+        if (type === "link") assert.ok(source !== undefined, told);
+        const target = type === "link" ? links.get(source ?? "") : linkname;
+        if (target === undefined) continue;
+        links.set(reached, target);
+        assert.ok(resolveIn(links, reached, true) !== undefined, told);
       }
     }
   });

@@ -11,7 +11,8 @@ const MAX_NAMES_BYTES = 32 * 2 ** 20;
  */
 export class SafeEntries {
   readonly #maxEntries: number;
-  readonly #links = new Set<string>();
+  /** Targets of symbolic links by their paths; undefined for hard links to what is none. */
+  readonly #links = new Map<string, string | undefined>();
   /** Directories that have entries, which no link may replace. */
   readonly #parents = new Set<string>();
   #count = 0;
@@ -32,11 +33,16 @@ export class SafeEntries {
     if (path === undefined) throw unsafe(`${told} leaves the directory`);
     if (type !== "symlink" && type !== "link") return;
     if (this.#parents.has(path)) throw unsafe(`${told} replaces a directory`);
-    if (type === "link" ? this.#inside(linkname) === undefined : !isInside(path, linkname)) {
+    this.#nameBytes += Buffer.byteLength(linkname);
+    const linked = type === "link" ? this.#inside(linkname) : undefined;
+    const isOut = type === "link" && linked === undefined;
+    // A hard link to a symbolic one is another symbolic one, which leads elsewhere from its own place.
+    const target = type === "link" ? this.#links.get(linked ?? "") : linkname;
+    if (isOut || (target !== undefined && !isInside(path, target))) {
       throw unsafe(`${told} links out of the directory`);
     }
-    // A hard link to a symbolic one is another symbolic one.
-    this.#links.add(path);
+    // A symbolic link that stood here before counts on, for the case that a hard one cannot replace it.
+    this.#links.set(path, target ?? this.#links.get(path));
   }
 
   /** The plain form of a name; undefined when it leaves the directory or passes a link. */

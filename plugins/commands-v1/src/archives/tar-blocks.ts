@@ -1,4 +1,5 @@
 import { SandboxError } from "@coppice/core";
+import { REASONS } from "../reasons.js";
 
 export const BLOCK_BYTES = 512;
 
@@ -228,9 +229,9 @@ function utf8(bytes: Uint8Array): string {
 }
 
 export function broken(problem: string): SandboxError {
-  return new SandboxError("archive_invalid", `the archive is refused: ${problem}`);
+  return new SandboxError(REASONS.archive_invalid, `the archive is refused: ${problem}`);
 }
 
 export function unsafe(problem: string): SandboxError {
-  return new SandboxError("archive_unsafe", `the archive is refused: ${problem}`);
+  return new SandboxError(REASONS.archive_unsafe, `the archive is refused: ${problem}`);
 }

@@ -1,10 +1,10 @@
 import { type LiveSandbox, SandboxError, unlessAborted } from "@coppice/core";
-import type { Process } from "@coppice/core/backend";
+import { type Process, DEFAULT_PATH } from "@coppice/core/backend";
+import { REASONS } from "../reasons.js";
 
 /** Marks tar(1) for a later server, which ends it. */
 export const TAR_LABEL = "commands-v1:tar";
 
-const PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 const MAX_ERROR_BYTES = 1_000;
 const NOT_FOUND = 127;
 
@@ -19,7 +19,7 @@ export interface StartTar {
 
 /** Starts the sandbox's tar(1) as its default user: links and permissions are those of the sandbox. */
 export async function startTar(sandbox: LiveSandbox, { signal, ...command }: StartTar): Promise<Process> {
-  const env = { PATH, LC_ALL: "C" };
+  const env = { PATH: DEFAULT_PATH, LC_ALL: "C" };
   const process = await sandbox.runtime.spawn({ path: "tar", env, label: TAR_LABEL, ...command });
   const end = (): void => void process.kill("SIGKILL", "group").catch(() => undefined);
   signal.addEventListener("abort", end, { once: true });
@@ -59,9 +59,9 @@ export async function checkExit(
 ): Promise<void> {
   const { code, signal } = await process.exit;
   if (code !== undefined && allowed.includes(code)) return;
-  if (code === NOT_FOUND) throw new SandboxError("archive_failed", "the sandbox has no tar");
+  if (code === NOT_FOUND) throw new SandboxError(REASONS.archive_failed, "the sandbox has no tar");
   if (/no space left|disk quota/i.test(told))
     throw new SandboxError("disk_full", "not enough disk space available");
   const words = told.slice(0, MAX_ERROR_BYTES).trim() || `it ended with ${signal ?? code}`;
-  throw new SandboxError("archive_failed", `tar failed: ${words}`);
+  throw new SandboxError(REASONS.archive_failed, `tar failed: ${words}`);
 }

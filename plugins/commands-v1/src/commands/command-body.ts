@@ -1,13 +1,9 @@
-import { constants } from "node:os";
+import { exitCodeOf as codeOf } from "@coppice/core/backend";
 import type { CommandEnd, LoggedCommand } from "@coppice/plugin-commands";
-
-const SIGNAL_BASE = 128;
 
 /** The exit code of a command, as a shell has it; null while it runs, and when its exit is unknown. */
 export function exitCodeOf({ end }: { readonly end: CommandEnd | undefined }): number | null {
-  if (end?.exit === undefined) return null;
-  const { code, signal } = end.exit;
-  return signal === undefined ? code : SIGNAL_BASE + constants.signals[signal];
+  return end?.exit === undefined ? null : codeOf(end.exit);
 }
 
 /** The status of a command, as the contract has it. */

@@ -76,7 +76,7 @@ export class Growth {
       isOver: false,
     };
     this.#watched.set(command.id, watched);
-    void this.#read(command, watched);
+    void this.#read(command, watched).catch(() => end(watched));
     return watched;
   }
 
@@ -86,9 +86,13 @@ export class Growth {
       wake(watched);
     }
     // By now the log has the end.
-    watched.isOver = true;
-    wake(watched);
+    end(watched);
   }
+}
+
+function end(watched: Watched): void {
+  watched.isOver = true;
+  wake(watched);
 }
 
 function wake(watched: Watched): void {
@@ -105,19 +109,32 @@ function keep(watched: Watched, piece: OutputPiece): void {
   while (watched.recentBytes > RECENT_BYTES) watched.recentBytes -= recent.shift()?.data.length ?? 0;
 }
 
+function endOf(piece: OutputPiece | undefined): number {
+  return piece === undefined ? 0 : piece.offset + piece.data.length;
+}
+
+/** What a piece has between two offsets, one of which is in it. */
+function partOf(piece: OutputPiece, from: number, to: number): OutputPiece {
+  if (piece.offset >= from && endOf(piece) <= to) return piece;
+  const data = piece.data.subarray(Math.max(0, from - piece.offset), Math.max(0, to - piece.offset));
+  return { ...piece, data, offset: Math.max(from, piece.offset) };
+}
+
 function recentPage({ recent, isOver }: Watched, cursor: number, limitBytes: number): OutputPage | undefined {
   const last = recent.at(-1);
   if (isOver || last === undefined || cursor < (recent[0]?.offset ?? 0)) return undefined;
   const end = last.offset + last.data.length;
   const nextCursor = Math.min(cursor + limitBytes, end);
   if (nextCursor < cursor) return undefined;
-  const pieces = recent.flatMap((piece) => {
-    const data = piece.data.subarray(
-      Math.max(0, cursor - piece.offset),
-      Math.max(0, nextCursor - piece.offset),
-    );
-    return data.length > 0 ? [{ ...piece, data, offset: Math.max(cursor, piece.offset) }] : [];
-  });
+  // From the end: a follower mostly lacks the newest pieces alone, and a terminal can have thousands of a byte.
+  let first = recent.length;
+  while (first > 0 && endOf(recent[first - 1]) > cursor) first -= 1;
+  const pieces: OutputPiece[] = [];
+  for (let index = first; index < recent.length; index += 1) {
+    const piece = recent[index];
+    if (piece === undefined || piece.offset >= nextCursor) break;
+    pieces.push(partOf(piece, cursor, nextCursor));
+  }
   const command = { phase: "running", end: undefined, outputBytes: end } as const;
   return { command, pieces, nextCursor, truncatedBefore: undefined, release: () => undefined };
 }

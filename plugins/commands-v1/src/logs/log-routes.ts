@@ -8,26 +8,59 @@ import {
   type Router,
   type Sandboxes,
   sandboxesOf,
+  type Tenants,
+  tenantOf,
+  SandboxError,
+  Shares,
 } from "@coppice/core";
-import { type Commands, pageBody, pageJson } from "@coppice/plugin-commands";
+import { type Commands, pageBody, pageJson, logPageQuery } from "@coppice/plugin-commands";
 import { z } from "zod";
 import { exitCodeOf } from "../commands/command-body.js";
 import type { CommandsV1Config } from "../commands-v1-config.js";
 import type { NamedSandboxes } from "../sandboxes/named-sandboxes.js";
 import { followLog } from "./follow.js";
 import type { Growth } from "./growth.js";
-import { PageRoom } from "./page-room.js";
+
+/** Room for pages of logs in the memory of the server: clients may ask for many, and take none. */
+export class PageRoom {
+  readonly #taken: Shares;
+
+  constructor(maxBytes: number, tenants?: Tenants) {
+    this.#taken = new Shares(maxBytes, tenants);
+  }
+
+  /**
+   * Room for a page, until the disposal.
+   * @throws SandboxError unavailable while other pages take all of it, or all that is the tenant's.
+   */
+  take(
+    tenant: string,
+    bytes: number,
+  ): Disposable & {
+    /** Gives back what the page does not need. */
+    readonly shrink: (toBytes: number) => void;
+  } {
+    if (this.#taken.take(tenant, bytes) !== undefined) {
+      throw new SandboxError("server_busy", "too many pages of logs wait for their clients");
+    }
+    let taken = bytes;
+    const shrink = (toBytes: number): void => {
+      const kept = Math.min(taken, Math.max(toBytes, 0));
+      this.#taken.give(tenant, taken - kept);
+      taken = kept;
+    };
+    return { shrink, [Symbol.dispose]: () => shrink(0) };
+  }
+}
 
 export interface LogRoutesOptions {
   readonly sandboxes: Sandboxes;
   readonly named: NamedSandboxes;
   readonly commands: Commands;
   readonly growth: Growth;
+  readonly tenants: Tenants;
   readonly config: CommandsV1Config;
 }
-
-/** A page always has room for a whole character. */
-const MIN_PAGE_BYTES = 4;
 
 const wholeNumber = queryNumber("a number of bytes");
 const followHeaders = z.object({ "last-event-id": wholeNumber.optional() });
@@ -67,18 +100,12 @@ export function logAnswer({
   sandboxes,
   commands,
   growth,
+  tenants,
   config,
 }: Omit<LogRoutesOptions, "named">): LogAnswer {
-  const { defaultPage, heartbeat, maxEvent, maxPage } = config;
-  const pageRoom = new PageRoom(config.maxUnsentPages);
-  const logQuery = z.object({
-    cursor: wholeNumber.default(0),
-    limit: wholeNumber
-      .refine((bytes) => bytes >= MIN_PAGE_BYTES && bytes <= maxPage, {
-        error: `expected ${MIN_PAGE_BYTES} to ${maxPage} bytes`,
-      })
-      .default(defaultPage),
-    encoding: z.enum(["utf-8", "base64"]).default("utf-8"),
+  const { heartbeat, maxEvent } = config;
+  const pageRoom = new PageRoom(config.maxUnsentPages, tenants);
+  const logQuery = logPageQuery(config).extend({
     // Clients send `stream=false` with a cursor, and `follow=true` for events.
     stream: flag,
     follow: flag,
@@ -93,7 +120,7 @@ export function logAnswer({
     const isText = encoding === "utf-8";
     const logs = commands.log(sandboxId);
     if (follow === "false" && stream === "false") {
-      const room = pageRoom.take(limit);
+      const room = pageRoom.take(tenantOf(ctx), limit);
       const giveBack = (): void => room[Symbol.dispose]();
       ctx.res.once("close", giveBack);
       if (ctx.res.destroyed) giveBack();

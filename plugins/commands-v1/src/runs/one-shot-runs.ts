@@ -1,13 +1,21 @@
 import { randomUUID } from "node:crypto";
-import { type Clock, type Logger, messageOf, SandboxError, type Sandboxes } from "@coppice/core";
+import {
+  type Clock,
+  type Logger,
+  messageOf,
+  SandboxError,
+  type Sandboxes,
+  BoundedBytes,
+} from "@coppice/core";
 import { type Commands, pageBytes, type StartCommand } from "@coppice/plugin-commands";
 import { exitCodeOf } from "../commands/command-body.js";
 import type { CommandsV1Config } from "../commands-v1-config.js";
 import { createWithWorkdir } from "../sandboxes/create-with-workdir.js";
-import type { Run, RunStore } from "./run-store.js";
+import type { CommandsV1Store, Run } from "../store/commands-v1-store.js";
+import { REASONS } from "../reasons.js";
 
 export interface OneShotRunsOptions {
-  readonly store: () => RunStore;
+  readonly store: () => CommandsV1Store["runs"];
   readonly sandboxes: Sandboxes;
   readonly commands: Commands;
   readonly clock: Clock;
@@ -71,7 +79,7 @@ export class OneShotRuns {
         askedAtMs,
         createMs,
       } as const;
-      store().write(run);
+      store().put(run);
       void this.finished(run);
       return run;
     } catch (error) {
@@ -81,14 +89,14 @@ export class OneShotRuns {
   }
 
   has(owner: string, id: string): boolean {
-    return this.#options.store().find(owner, id) !== undefined;
+    return this.#options.store().has({ owner, id });
   }
 
   /** @throws SandboxError not_found for an unknown run, and for one of another owner. */
   find(owner: string, id: string): Run {
-    const run = this.#options.store().find(owner, id);
+    const run = this.#options.store().get({ owner, id });
     if (run !== undefined) return run;
-    throw new SandboxError("run_not_found", "there is no such run");
+    throw new SandboxError(REASONS.run_not_found, "there is no such run");
   }
 
   /** Resolves when the command has ended and its sandbox is removed. */
@@ -113,7 +121,7 @@ export class OneShotRuns {
     const finishing = this.#finishing.get(run.id);
     await this.#removeSandbox(run);
     await finishing?.catch(() => undefined);
-    this.#options.store().remove(run.id);
+    this.#options.store().remove({ id: run.id });
   }
 
   /** The output of a run so far, each stream up to `maxRunOutput`. */
@@ -130,32 +138,26 @@ export class OneShotRuns {
   async #readOutput({ sandboxId, commandId }: Run): Promise<RunOutput> {
     const { commands, config } = this.#options;
     const logs = commands.log(sandboxId);
-    let truncated = false;
-    const parts = { stdout: [] as Uint8Array[], stderr: [] as Uint8Array[] };
-    const room = { stdout: config.maxRunOutput, stderr: config.maxRunOutput };
-    for (let cursor = 0; room.stdout > 0 || room.stderr > 0;) {
+    let hasGap = false;
+    const stdout = new BoundedBytes(config.maxRunOutput);
+    const stderr = new BoundedBytes(config.maxRunOutput);
+    for (let cursor = 0; !stdout.isFull || !stderr.isFull;) {
       const page = await logs.page(commandId, { cursor, limitBytes: PAGE_BYTES });
       if (page.nextCursor === cursor) break;
       cursor = page.nextCursor;
-      truncated ||= page.truncatedBefore !== undefined;
-      for (const stream of ["stdout", "stderr"] as const) {
-        const { bytes } = pageBytes(page, { wanted: stream, isText: false });
-        truncated ||= bytes.length > room[stream];
-        const taken = bytes.subarray(0, room[stream]);
-        room[stream] -= taken.length;
-        // A part of no length would keep the memory of its page.
-        if (taken.length > 0) parts[stream].push(taken);
-      }
+      hasGap ||= page.truncatedBefore !== undefined;
+      stdout.push(pageBytes(page, { wanted: "stdout", isText: false }).bytes);
+      stderr.push(pageBytes(page, { wanted: "stderr", isText: false }).bytes);
     }
-    const textOf = (stream: "stdout" | "stderr") => Buffer.concat(parts[stream]).toString("utf8");
-    return { stdout: textOf("stdout"), stderr: textOf("stderr"), truncated };
+    const truncated = hasGap || stdout.isTruncated || stderr.isTruncated;
+    return { stdout: stdout.text, stderr: stderr.text, truncated };
   }
 
   /** Finishes runs of an earlier server, and forgets old ones. */
   check(): void {
     const { store, clock, config } = this.#options;
-    for (const run of store().unfinished()) this.finished(run).catch(() => undefined);
-    store().prune(clock.now() - config.runsKept);
+    for (const run of store().all({ cleanupMs: undefined })) this.finished(run).catch(() => undefined);
+    store().remove({ cleanupMs: { not: undefined }, askedAtMs: { "<": clock.now() - config.runsKept } });
   }
 
   async #finish(run: Run): Promise<Run> {
@@ -176,7 +178,7 @@ export class OneShotRuns {
     const beganAtMs = clock.now();
     await this.#removeSandbox(run);
     const finished = { ...ended, cleanupMs: clock.now() - beganAtMs };
-    store().write(finished);
+    store().put(finished);
     return finished;
   }
 

@@ -13,7 +13,7 @@ import { startBody, toStartCommand } from "../commands/start-body.js";
 import type { LogAnswer } from "../logs/log-routes.js";
 import { nameBelow } from "../sandboxes/name-below.js";
 import type { OneShotRuns, RunOutput } from "./one-shot-runs.js";
-import type { Run } from "./run-store.js";
+import type { Run } from "../store/commands-v1-store.js";
 
 export interface RunRoutesOptions {
   readonly runs: OneShotRuns;

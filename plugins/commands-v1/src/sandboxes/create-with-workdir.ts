@@ -1,4 +1,12 @@
-import { type CreateSandbox, type LiveSandbox, messageOf, SandboxError, type Sandboxes } from "@coppice/core";
+import {
+  type CreateSandbox,
+  type LiveSandbox,
+  messageOf,
+  SandboxError,
+  type Sandboxes,
+  ignoring,
+} from "@coppice/core";
+import { REASONS } from "../reasons.js";
 
 /**
  * Creates a sandbox with the directory in which its commands start; without that nothing of the sandbox is kept.
@@ -16,14 +24,10 @@ export async function createWithWorkdir(
   } catch (error) {
     await sandboxes.kill(sandbox.record.id).catch(() => undefined);
     const text = `${workdir} could not be made: ${messageOf(error)}`;
-    throw new SandboxError("sandbox_setup_failed", text, { cause: error });
+    throw new SandboxError(REASONS.sandbox_setup_failed, text, { cause: error });
   }
 }
 
 export async function makeWorkdir({ runtime }: LiveSandbox, workdir: string): Promise<void> {
-  await runtime.files.makeDir(workdir).catch(ignoreExisting);
-}
-
-function ignoreExisting(error: unknown): void {
-  if (!(error instanceof SandboxError) || error.code !== "already_exists") throw error;
+  await runtime.files.makeDir(workdir).catch(ignoring("already_exists"));
 }

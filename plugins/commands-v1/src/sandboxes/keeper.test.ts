@@ -7,7 +7,7 @@ import type { Logger } from "@coppice/core";
 import { fakeClock, memoryBackend, startTestServer } from "@coppice/core/testing";
 import commands, { Commands } from "@coppice/plugin-commands";
 import { commandsV1Config } from "../commands-v1-config.js";
-import { CommandsV1Store } from "../commands-v1-store.js";
+import { CommandsV1Store } from "../store/commands-v1-store.js";
 import { Keeper } from "./keeper.js";
 import { NamedSandboxes } from "./named-sandboxes.js";
 

@@ -3,10 +3,10 @@ import type { CommandsV1Config } from "../commands-v1-config.js";
 import { stopSandbox } from "./change-state.js";
 import { MADE_HERE } from "./create-body.js";
 import type { NamedSandboxes } from "./named-sandboxes.js";
-import type { NamedSandbox, SandboxStore } from "./sandbox-store.js";
+import type { CommandsV1Store, NamedSandbox } from "../store/commands-v1-store.js";
 
 export interface KeeperOptions {
-  readonly store: () => SandboxStore;
+  readonly store: () => CommandsV1Store["sandboxes"];
   readonly named: NamedSandboxes;
   readonly sandboxes: Sandboxes;
   readonly clock: Clock;
@@ -98,7 +98,7 @@ export class Keeper {
   async #forget({ id, deadlineMs = 0 }: NamedSandbox): Promise<void> {
     const { store, sandboxes, clock } = this.#options;
     const isEnded = (await sandboxes.endOf(id)) !== undefined;
-    if (isEnded || (deadlineMs <= clock.now() && !(await sandboxes.remembers(id)))) store().remove(id);
+    if (isEnded || (deadlineMs <= clock.now() && !(await sandboxes.remembers(id)))) store().remove({ id });
   }
 
   /** A server that was killed during a creation has left a sandbox without a deadline. */
@@ -107,11 +107,11 @@ export class Keeper {
     for (const sandbox of sandboxes.list()) {
       const { id, metadata, timeoutMs, state, startedAtMs } = sandbox.record;
       const isMadeHere = metadata["created-by"] === MADE_HERE["created-by"] && timeoutMs === undefined;
-      if (!isMadeHere || state === "creating" || store().find(id) !== undefined) continue;
+      if (!isMadeHere || state === "creating" || store().has({ id })) continue;
       // A creation that is under way writes its name itself.
       if (startedAtMs + config.checkInterval > clock.now()) continue;
       const deadlineMs = clock.now() + config.autoDelete;
-      store().write({ ...named.describe(sandbox), autoStopMs: config.autoStop, deadlineMs });
+      store().put({ ...named.describe(sandbox), autoStopMs: config.autoStop, deadlineMs });
     }
   }
 }

@@ -9,10 +9,11 @@ import {
   tenantOf,
 } from "@coppice/core";
 import type { Commands } from "@coppice/plugin-commands";
-import type { NamedSandbox, SandboxStore } from "./sandbox-store.js";
+import type { CommandsV1Store, NamedSandbox } from "../store/commands-v1-store.js";
+import { REASONS } from "../reasons.js";
 
 export interface NamedSandboxesOptions {
-  readonly store: () => SandboxStore;
+  readonly store: () => CommandsV1Store["sandboxes"];
   readonly sandboxes: Sandboxes;
   readonly commands: Commands;
   readonly clock: Clock;
@@ -56,7 +57,7 @@ export class NamedSandboxes {
   /** True when a tenant has a sandbox of that name; the id of a sandbox is its name until it gets one. */
   isTaken(tenant: string, name: string): boolean {
     const { sandboxes, store } = this.#options;
-    const other = store().named(tenant, name);
+    const other = store().get({ owner: tenant, name });
     return (
       sandboxes.of(tenant).find(name) !== undefined ||
       (other !== undefined && sandboxes.find(other.id) !== undefined)
@@ -65,23 +66,14 @@ export class NamedSandboxes {
 
   /** False for a sandbox that another interface made, and for one whose creation a killed server did not finish. */
   knows({ record }: LiveSandbox): boolean {
-    return this.#options.store().find(record.id) !== undefined;
+    return this.#options.store().has({ id: record.id });
   }
 
   /** What this plugin knows of a sandbox; of one that another interface made, what its record says. */
   describe({ record }: LiveSandbox): NamedSandbox {
     const { id, owner, onTimeout } = record;
     const tier = onTimeout === "pause" ? "persistent" : "ephemeral";
-    const unnamed = {
-      id,
-      owner,
-      name: id,
-      tier,
-      autoStopMs: 0,
-      deadlineMs: undefined,
-      workdir: undefined,
-    } as const;
-    return this.#options.store().find(id) ?? unnamed;
+    return this.#options.store().get({ id }) ?? { id, owner, name: id, tier, autoStopMs: 0 };
   }
 
   /** Time of the last request, since the Unix epoch; now while a request or a command runs. */
@@ -114,7 +106,7 @@ export class NamedSandboxes {
     const sandbox = await create();
     const { id } = sandbox.record;
     try {
-      this.#options.store().write({ ...named, id, name: name ?? id });
+      this.#options.store().put({ ...named, id, name: name ?? id });
     } catch (error) {
       // Without its name and its end it would be another one than its creator asked for.
       await this.#options.sandboxes.kill(id).catch(() => undefined);
@@ -132,22 +124,22 @@ export class NamedSandboxes {
     // A sandbox has its id for a name without being asked.
     const isRenamed = change.name !== undefined && change.name !== known.name && change.name !== known.id;
     using _reserved = isRenamed ? this.#reserve(known.owner, change.name ?? "") : undefined;
-    this.#options.store().write({ ...known, ...change });
+    this.#options.store().put({ ...known, ...change });
   }
 
   #idOf(carrier: RequestCarrier, text = ""): string {
     const own = sandboxesOf(carrier, this.#options.sandboxes);
     if (own.find(text) !== undefined) return text;
-    return this.#options.store().named(tenantOf(carrier), text)?.id ?? parseSandboxId(text);
+    return this.#options.store().get({ owner: tenantOf(carrier), name: text })?.id ?? parseSandboxId(text);
   }
 
   #reserve(owner: string, name: string): Disposable {
     const key = JSON.stringify([owner, name]);
     if (this.isTaken(owner, name) || this.#reserved.has(key)) {
-      throw new SandboxError("sandbox_name_taken", `you have a sandbox of the name '${name}' already`);
+      throw new SandboxError(REASONS.sandbox_name_taken, `you have a sandbox of the name '${name}' already`);
     }
-    const other = this.#options.store().named(owner, name);
-    if (other !== undefined) this.#options.store().remove(other.id);
+    const other = this.#options.store().get({ owner, name });
+    if (other !== undefined) this.#options.store().remove({ id: other.id });
     this.#reserved.add(key);
     return { [Symbol.dispose]: () => this.#reserved.delete(key) };
   }

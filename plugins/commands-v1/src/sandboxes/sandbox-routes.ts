@@ -10,6 +10,7 @@ import {
   SandboxError,
   type Sandboxes,
   sandboxesOf,
+  type SandboxRecord,
   tenantOf,
 } from "@coppice/core";
 import { z } from "zod";
@@ -19,7 +20,7 @@ import { autoStopMinutes, createBody, HOUR_MS, lifeOf, sandboxName, toCreateSand
 import { createWithWorkdir, makeWorkdir } from "./create-with-workdir.js";
 import { nameBelow } from "./name-below.js";
 import type { NamedSandboxes } from "./named-sandboxes.js";
-import { sandboxBody } from "./sandbox-body.js";
+import type { NamedSandbox } from "../store/commands-v1-store.js";
 
 export interface SandboxRoutesOptions {
   readonly named: NamedSandboxes;
@@ -177,4 +178,32 @@ export function mountSandboxes(
 
 function invalid(text: string): SandboxError {
   return new SandboxError("request_invalid", `validation error: ${text}`);
+}
+
+const STATES = { creating: "creating", running: "running", paused: "stopped", killing: "deleting" } as const;
+
+interface SandboxBodyOptions {
+  readonly named: NamedSandbox;
+  readonly capacity: Awaited<ReturnType<Capacities["of"]>>;
+  readonly lastActivityMs: number;
+}
+
+/** A sandbox, as the contract has it. */
+function sandboxBody({ record }: LiveSandbox, { named, capacity, lastActivityMs }: SandboxBodyOptions) {
+  const ends = [named.deadlineMs, record.endsAtMs].filter((time) => time !== undefined);
+  return {
+    id: record.id,
+    name: named.name,
+    state: STATES[record.state satisfies SandboxRecord["state"]],
+    tier: named.tier,
+    image: record.template,
+    created_at: new Date(record.startedAtMs).toISOString(),
+    last_activity_at: new Date(lastActivityMs).toISOString(),
+    auto_stop_minutes: named.autoStopMs / 60_000,
+    disk_gb: Math.round(capacity.diskMiB / 1024),
+    cpu_milli: Math.round(capacity.cpuCount * 1000),
+    memory_mb: Math.round(capacity.memoryMiB),
+    ...(ends.length > 0 && { deadline: new Date(Math.min(...ends)).toISOString() }),
+    ...(named.workdir !== undefined && { workdir: named.workdir }),
+  };
 }

@@ -9,7 +9,7 @@ import { definePlugin, SCOPES } from "@coppice/core";
 import { fakeClock, memoryBackend, startTestServer, type TestServer } from "@coppice/core/testing";
 import commands from "@coppice/plugin-commands";
 import localProcess from "@coppice/plugin-local-process";
-import { CommandsV1Store } from "../commands-v1-store.js";
+import { CommandsV1Store } from "../store/commands-v1-store.js";
 import commandsV1 from "../index.js";
 
 const HOUR_MS = 3_600_000;
@@ -175,6 +175,22 @@ describe("/v1 sandboxes", { timeout: 120_000 }, () => {
     assert.equal((await ask("PATCH", `/${theirs.id}`, { name: "x" })).status, 404);
   });
 
+  it("of several owners get one name at the same moment, and one of each owner", async () => {
+    for (let round = 0; round < 3; round += 1) {
+      const body = { image: "base", name: unique() };
+      const owners = ["one", "other", "one", "third", "other"];
+      const answers = await Promise.all(owners.map((owner) => ask("POST", "", body, { "x-tenant": owner })));
+      for (const owner of new Set(owners)) {
+        const own = answers.filter((_, index) => owners[index] === owner).map(({ status }) => status);
+        assert.deepEqual(
+          own.toSorted((a, b) => a - b),
+          own.length === 1 ? [201] : [201, 409],
+          owner,
+        );
+      }
+    }
+  });
+
   it("stop and start with their files when persistent, and are deleted by a stop when ephemeral", async () => {
     const kept = await create({ tier: "persistent" });
     const id = kept.id;
@@ -243,7 +259,7 @@ describe("/v1 sandboxes", { timeout: 120_000 }, () => {
     const body = { image: "base", name: unique(), auto_stop_minutes: 7 };
     const { id } = await create(body, key);
     const store = new CommandsV1Store(join(dataDir, "commands-v1"));
-    store.sandboxes.remove(id);
+    store.sandboxes.remove({ id });
     store.close();
     const { body: again } = await ask("POST", "", body, key);
     assert.deepEqual(

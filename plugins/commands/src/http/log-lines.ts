@@ -1,5 +1,5 @@
 import type { LoggedCommand, LoggedPiece, SandboxLogs } from "../contract/commands.js";
-import { TextLines } from "./text-lines.js";
+import { TextLines } from "../contract/text-lines.js";
 
 export interface LogLine {
   /** Time of its completion, in milliseconds since the Unix epoch. */

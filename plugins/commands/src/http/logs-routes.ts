@@ -1,9 +1,10 @@
 import { queryNumber, type Router, SandboxError, targetOf } from "@coppice/core";
+import { describeExit } from "@coppice/core/backend";
 import { z } from "zod";
 import type { OutputLogConfig } from "../commands-config.js";
 import type { Commands, LoggedCommand } from "../contract/commands.js";
-import { describeExit } from "../contract/exit-report.js";
 import { pageBody, pageJson } from "../contract/page-json.js";
+import { REASONS } from "../reasons.js";
 
 interface LogsRoutesOptions {
   readonly commands: Commands;
@@ -16,19 +17,30 @@ const MIN_PAGE = 4;
 
 const byteCount = queryNumber("a number of bytes");
 
-/** Serves the log of commands page by page, also of ended ones. */
-export function mountLogs(router: Router, { commands, config }: LogsRoutesOptions): void {
-  const logsQuery = z.object({
-    /** Byte offset in the command's output, all streams together: `next_cursor` of the page before. */
+/** Queries of a page of output: from a byte offset on, `next_cursor` of the page before. */
+export function logPageQuery({
+  maxPage,
+  defaultPage,
+}: {
+  readonly maxPage: number;
+  readonly defaultPage: number;
+}) {
+  return z.object({
     cursor: byteCount.default(0),
     limit: byteCount
-      .refine((bytes) => bytes >= MIN_PAGE && bytes <= config.maxPage, {
-        error: `expected ${MIN_PAGE} to ${config.maxPage} bytes`,
+      .refine((bytes) => bytes >= MIN_PAGE && bytes <= maxPage, {
+        error: `expected ${MIN_PAGE} to ${maxPage} bytes`,
       })
-      .default(config.defaultPage),
+      .default(defaultPage),
+    encoding: z.enum(["utf-8", "base64"]).default("utf-8"),
+  });
+}
+
+/** Serves the log of commands page by page, also of ended ones. */
+export function mountLogs(router: Router, { commands, config }: LogsRoutesOptions): void {
+  const logsQuery = logPageQuery(config).extend({
     /** Output of this stream only; the cursor still counts all streams. */
     stream: z.enum(["stdout", "stderr", "pty"]).optional(),
-    encoding: z.enum(["utf-8", "base64"]).default("utf-8"),
   });
 
   router.get("/commands/:pid/logs", async (context) => {
@@ -64,7 +76,10 @@ export function mountLogs(router: Router, { commands, config }: LogsRoutesOption
 function readSelector(text: string): { readonly pid: number } | { readonly id: string } {
   if (/^\d{1,10}$/.test(text)) return { pid: Number(text) };
   if (/^[0-9a-f-]{36}$/.test(text)) return { id: text };
-  throw new SandboxError("process_selector_invalid", "a command is named by its pid, a number, or by its id");
+  throw new SandboxError(
+    REASONS.process_selector_invalid,
+    "a command is named by its pid, a number, or by its id",
+  );
 }
 
 function exitCode(end: LoggedCommand["end"]): number | null {

@@ -7,11 +7,12 @@ import {
   requestOf,
   targetOf,
 } from "@coppice/core";
+import { describeExit } from "@coppice/core/backend";
 import { z } from "zod";
 import type { CommandsConfig } from "../commands-config.js";
 import type { CommandSet, Commands, StartedCommand } from "../contract/commands.js";
-import { describeExit } from "../contract/exit-report.js";
-import { TextLines } from "./text-lines.js";
+import { TextLines } from "../contract/text-lines.js";
+import { REASONS } from "../reasons.js";
 
 interface NdjsonOptions {
   readonly commands: Commands;
@@ -36,7 +37,7 @@ const killBody = z.object({ signal: z.enum(["SIGKILL", "SIGTERM"]).default("SIGK
 export function mountNdjson(router: Router, { commands, config }: NdjsonOptions): void {
   const find = (context: RequestCarrier, pid: string | undefined, among?: CommandSet): StartedCommand => {
     if (!/^\d{1,10}$/.test(pid ?? ""))
-      throw new SandboxError("process_selector_invalid", "a pid is a number");
+      throw new SandboxError(REASONS.process_selector_invalid, "a pid is a number");
     return commands.find(targetOf(context), { pid: Number(pid) }, among);
   };
 

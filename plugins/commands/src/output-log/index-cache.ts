@@ -1,3 +1,4 @@
+import { ignoring } from "@coppice/core";
 import type { Segment } from "./sandbox-log.js";
 import { readIndex } from "./segment-file.js";
 import type { SegmentIndex } from "./segment-index.js";
@@ -30,8 +31,7 @@ export class IndexCache {
       if (!segment.isGone) this.#keep(segment, index);
       return index;
     } catch (error) {
-      if ((error as NodeJS.ErrnoException).code === "ENOENT") return undefined;
-      throw error;
+      return ignoring("ENOENT")(error);
     } finally {
       segment.readers -= 1;
     }

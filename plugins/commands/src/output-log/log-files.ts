@@ -1,5 +1,6 @@
 import { mkdir, open, rename, rmdir, unlink } from "node:fs/promises";
 import { dirname } from "node:path";
+import { ignoring } from "@coppice/core";
 
 /** A file that is written from its beginning to its end. Its operations throw errors of the file system. */
 export interface LogFile {
@@ -37,17 +38,17 @@ export const diskFiles: LogFiles = {
     try {
       await rename(old, path);
     } catch (error) {
-      unless("ENOENT")(error);
+      ignoring("ENOENT")(error);
       return this.create(path);
     }
     return openForWriting(path, "r+");
   },
   reopen: (path, position) => openForWriting(path, "r+", position),
   async remove(path) {
-    await unlink(path).catch(unless("ENOENT"));
+    await unlink(path).catch(ignoring("ENOENT"));
   },
   async removeDirectory(path) {
-    await rmdir(path).catch(unless("ENOENT", "ENOTEMPTY", "EEXIST"));
+    await rmdir(path).catch(ignoring("ENOENT", "ENOTEMPTY", "EEXIST"));
   },
 };
 
@@ -64,12 +65,5 @@ async function openForWriting(path: string, flags: "r+" | "wx", from = 0): Promi
     },
     cutOff: () => file.truncate(position),
     close: () => file.close(),
-  };
-}
-
-/** Rethrows any error but these. */
-function unless(...codes: readonly string[]): (error: unknown) => void {
-  return (error) => {
-    if (!codes.includes((error as NodeJS.ErrnoException).code ?? "")) throw error;
   };
 }

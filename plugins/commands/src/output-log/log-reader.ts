@@ -1,4 +1,4 @@
-import { releaseMemory, SandboxError } from "@coppice/core";
+import { releaseMemory, SandboxError, ignoring } from "@coppice/core";
 import type {
   CommandEnd,
   CommandPhase,
@@ -15,6 +15,7 @@ import type { SandboxLog, Segment } from "./sandbox-log.js";
 import { type DataRecord, SEGMENT_MAGIC } from "./segment-codec.js";
 import { readRecords } from "./segment-file.js";
 import type { IndexedCommand } from "./segment-index.js";
+import { REASONS } from "../reasons.js";
 
 interface LogReaderOptions {
   readonly sandboxId: string;
@@ -56,7 +57,7 @@ export class LogReader implements SandboxLogs {
     for await (const command of this.#newestFirst()) {
       if (isMeant(command, selector)) return command;
     }
-    throw new SandboxError("process_log_not_found", `no log of the process with ${describe(selector)}`);
+    throw new SandboxError(REASONS.process_log_not_found, `no log of the process with ${describe(selector)}`);
   }
 
   async *list(): AsyncGenerator<LoggedCommand> {
@@ -154,7 +155,7 @@ export class LogReader implements SandboxLogs {
       }
     } catch (error) {
       // A limit removed it meanwhile.
-      if ((error as NodeJS.ErrnoException).code !== "ENOENT") throw error;
+      ignoring("ENOENT")(error);
     } finally {
       segment.readers -= 1;
     }

@@ -1,3 +1,4 @@
+import { fairShare } from "@coppice/core";
 import type { OutputLogConfig } from "../commands-config.js";
 import type { SandboxLog, Segment } from "./sandbox-log.js";
 
@@ -26,28 +27,42 @@ export function excessOfSandbox(log: SandboxLog, limits: RetentionLimits, nowMs:
   return excess;
 }
 
-/** Segments beyond the limit of all sandboxes together, the longest unwritten first. */
+/**
+ * Segments beyond the limits of all sandboxes together: of the tenants with the most, those that were not written for the
+ * longest time.
+ */
 export function excessInTotal(logs: Iterable<SandboxLog>, limits: RetentionLimits): readonly Excess[] {
   const all: Excess[] = [];
   const left = new Map<SandboxLog, number>();
-  let bytes = 0;
+  const owners = new Map<string, { bytes: number; logs: number }>();
   for (const log of logs) {
-    if (log.segments.length > 0) left.set(log, log.segments.length);
+    if (log.segments.length === 0) continue;
+    left.set(log, log.segments.length);
+    const own = owners.get(log.owner) ?? { bytes: 0, logs: 0 };
+    owners.set(log.owner, own);
+    own.logs += 1;
     for (const segment of log.segments) {
       all.push({ log, segment });
-      bytes += segment.bytes;
+      own.bytes += segment.bytes;
     }
   }
-  if (bytes <= limits.maxTotal && left.size <= limits.maxSandboxes) return [];
+  const mostBytes = fairShare(
+    [...owners.values()].map(({ bytes }) => bytes),
+    limits.maxTotal,
+  );
+  const mostLogs = fairShare(
+    [...owners.values()].map(({ logs }) => logs),
+    limits.maxSandboxes,
+  );
+  if (mostBytes === Infinity && mostLogs === Infinity) return [];
   all.sort((one, other) => one.segment.writtenAtMs - other.segment.writtenAtMs);
-  const excess: Excess[] = [];
-  for (const each of all) {
-    if (bytes <= limits.maxTotal && left.size <= limits.maxSandboxes) break;
-    excess.push(each);
-    bytes -= each.segment.bytes;
-    const rest = (left.get(each.log) ?? 0) - 1;
-    if (rest > 0) left.set(each.log, rest);
-    else left.delete(each.log);
-  }
-  return excess;
+  return all.filter(({ log, segment }) => {
+    const own = owners.get(log.owner);
+    if (own === undefined || (own.bytes <= mostBytes && own.logs <= mostLogs)) return false;
+    own.bytes -= segment.bytes;
+    const rest = (left.get(log) ?? 0) - 1;
+    left.set(log, rest);
+    if (rest === 0) own.logs -= 1;
+    return true;
+  });
 }

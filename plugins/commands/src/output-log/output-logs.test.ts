@@ -305,6 +305,31 @@ it("by total size, and by age, the oldest output is removed first; empty directo
   assert.deepEqual([page.truncatedBefore, page.nextCursor], [5, 9]);
 });
 
+it("a tenant with much output displaces its own logs, not those of another, also after a restart", async (context) => {
+  const directory = await temporaryDirectory(context);
+  const settings = { maxTotal: "1MiB", maxPerSandbox: "1MiB", maxSandboxes: 8 };
+  const write = async (scene: Awaited<ReturnType<typeof open>>, name: string, owner: string) => {
+    const command = scene.begin(name, undefined, owner);
+    command.write(randomBytes(90 * KIB));
+    command.end();
+    await scene.logs.of(name).find({ id: command.id });
+    scene.logs.release(name);
+    return command;
+  };
+  let id: string;
+  {
+    await using scene = await open({ directory, settings });
+    ({ id } = await write(scene, "a", "acme"));
+  }
+  await using scene = await open({ directory, settings });
+  for (let index = 0; index < 30; index += 1) await write(scene, `e${index}`, "evil");
+  await scene.logs.sweep();
+  const page = await scene.logs.of("a").page(id, { cursor: 0, limitBytes: KIB });
+  assert.deepEqual([page.truncatedBefore, page.nextCursor], [undefined, KIB]);
+  const left = (await filesOf(directory)).map((name) => name.split(".")[0]);
+  assert.deepEqual(left, ["a", "e23", "e24", "e25", "e26", "e27", "e28", "e29"]);
+});
+
 it("the number of sandboxes with a log is bounded", async (context) => {
   const directory = await temporaryDirectory(context);
   await using scene = await open({ directory, settings: { maxSandboxes: 3 } });
@@ -482,7 +507,7 @@ it("a hanging disk delays a command for a moment only, and nothing piles up", as
 
 it("without a writable directory commands run without a log, and the reason is reported", async () => {
   await using scene = await open({ directory: "/dev/null/logs" });
-  assert.equal(scene.logs.begin("sandbox1", heading), undefined);
+  assert.equal(scene.logs.begin({ id: "sandbox1", owner: "default" }, heading), undefined);
   assert.throws(() => scene.logs.check(), /output is not logged: ENOTDIR/);
   await assert.rejects(scene.logs.of("sandbox1").find({ pid: 1 }), { code: "not_found" });
 });
@@ -490,7 +515,7 @@ it("without a writable directory commands run without a log, and the reason is r
 it("switched off, nothing is recorded and nothing is wrong", async (context) => {
   const directory = await temporaryDirectory(context);
   await using scene = await open({ directory, settings: { enabled: false } });
-  assert.equal(scene.logs.begin("sandbox1", heading), undefined);
+  assert.equal(scene.logs.begin({ id: "sandbox1", owner: "default" }, heading), undefined);
   scene.logs.check();
   assert.deepEqual(await filesOf(directory), []);
 });

@@ -1,6 +1,15 @@
+import { createHash } from "node:crypto";
 import { mkdir, readdir, stat } from "node:fs/promises";
-import { join } from "node:path";
-import { type Clock, type Logger, SandboxError, Semaphore, messageOf } from "@coppice/core";
+import { basename, extname, join } from "node:path";
+import {
+  type Clock,
+  DEFAULT_TENANT,
+  type Logger,
+  messageOf,
+  SandboxError,
+  type SandboxRecord,
+  Semaphore,
+} from "@coppice/core";
 import type { OutputLogConfig } from "../commands-config.js";
 import type { LoggedPiece, SandboxLogs } from "../contract/commands.js";
 import { IndexCache } from "./index-cache.js";
@@ -11,6 +20,7 @@ import { type Excess, type RetentionLimits, excessInTotal, excessOfSandbox } fro
 import { type CommandHeading, LogWriter, type Recorder } from "./log-writer.js";
 import { SandboxLog, type Segment } from "./sandbox-log.js";
 import { SpareBuffers } from "./spare-buffers.js";
+import { REASONS } from "../reasons.js";
 
 interface OutputLogsOptions {
   readonly config: OutputLogConfig;
@@ -19,6 +29,9 @@ interface OutputLogsOptions {
   readonly log: Logger;
   readonly metrics: LogMetrics;
 }
+
+/** A sandbox whose commands are logged. */
+type LoggedSandbox = Pick<SandboxRecord, "id" | "owner">;
 
 /** The log of one running command: records its output and plays it back. */
 export interface CommandRecording extends Recorder {
@@ -84,10 +97,10 @@ export class OutputLogs {
     await this.sweep();
   }
 
-  begin(sandboxId: string, heading: CommandHeading): CommandRecording | undefined {
-    const writer = this.#writerFor(sandboxId);
+  begin(sandbox: LoggedSandbox, heading: CommandHeading): CommandRecording | undefined {
+    const writer = this.#writerFor(sandbox);
     if (writer === undefined) return undefined;
-    const reader = this.#reader(sandboxId);
+    const reader = this.#reader(sandbox.id);
     return {
       ...writer.begin(heading),
       output: (range) => reader.output(heading.id, range),
@@ -111,7 +124,8 @@ export class OutputLogs {
   /** @throws SandboxError unavailable with the reason why output is not recorded. */
   check(): void {
     const [reason] = this.#failures.values();
-    if (reason !== undefined) throw new SandboxError("log_unavailable", `output is not logged: ${reason}`);
+    if (reason !== undefined)
+      throw new SandboxError(REASONS.log_unavailable, `output is not logged: ${reason}`);
   }
 
   /** Removes segments beyond the limits. Never rejects. */
@@ -148,11 +162,13 @@ export class OutputLogs {
     });
   }
 
-  #writerFor(sandboxId: string): LogWriter | undefined {
+  #writerFor({ id: sandboxId, owner }: LoggedSandbox): LogWriter | undefined {
     const writer = this.#writers.get(sandboxId);
     if (writer !== undefined || this.#directory === undefined) return writer;
     const { config, files, clock, metrics } = this.#options;
-    const log = this.#logs.get(sandboxId) ?? new SandboxLog(sandboxId, join(this.#directory, sandboxId));
+    const log =
+      this.#logs.get(sandboxId) ??
+      new SandboxLog(sandboxId, join(this.#directory, sandboxId + ownerSuffix(owner)));
     this.#logs.set(sandboxId, log);
     const created = new LogWriter({
       log,
@@ -244,12 +260,15 @@ export class OutputLogs {
       .filter((entry) => entry.isDirectory())
       .map(({ name }) => name);
     const look = async (): Promise<void> => {
-      for (let id = names.pop(); id !== undefined; id = names.pop()) {
+      for (let name = names.pop(); name !== undefined; name = names.pop()) {
         try {
-          const log = await findLog(id, join(directory, id));
-          if (log.segments.length > 0) this.#logs.set(id, log);
+          const log = await findLog(join(directory, name));
+          if (log.segments.length > 0) this.#logs.set(log.sandboxId, log);
         } catch (error) {
-          this.#options.log.warn({ err: error, sandbox: id }, "the output log of a sandbox cannot be read");
+          this.#options.log.warn(
+            { err: error, directory: name },
+            "the output log of a sandbox cannot be read",
+          );
         }
       }
     };
@@ -257,8 +276,14 @@ export class OutputLogs {
   }
 }
 
-async function findLog(sandboxId: string, directory: string): Promise<SandboxLog> {
-  const log = new SandboxLog(sandboxId, directory);
+/** Part of a directory's name by which the logs of a tenant are known after a restart, whatever its name has in it. */
+function ownerSuffix(tenant: string): string {
+  if (tenant === DEFAULT_TENANT) return "";
+  return `.${createHash("sha256").update(tenant).digest("hex").slice(0, 16)}`;
+}
+
+async function findLog(directory: string): Promise<SandboxLog> {
+  const log = new SandboxLog(basename(directory, extname(directory)), directory);
   for (const name of await readdir(directory)) {
     const { size, mtimeMs } = await stat(join(directory, name));
     log.adopt(name, { bytes: size, writtenAtMs: mtimeMs });

@@ -1,4 +1,4 @@
-import { join } from "node:path";
+import { extname, join } from "node:path";
 import type { SegmentIndex } from "./segment-index.js";
 
 export interface Segment {
@@ -21,12 +21,16 @@ const SEGMENT_NAME = /^(\d{10})\.log$/;
 export class SandboxLog {
   readonly sandboxId: string;
   readonly directory: string;
+  /** Stands for the tenant whose share of all logs it takes. */
+  readonly owner: string;
   readonly #segments: Segment[] = [];
   #lastNumber = 0;
 
+  /** @param directory of this log alone; the part of its name behind a dot is the owner. */
   constructor(sandboxId: string, directory: string) {
     this.sandboxId = sandboxId;
     this.directory = directory;
+    this.owner = extname(directory);
   }
 
   get segments(): readonly Segment[] {

@@ -1,4 +1,4 @@
-import { type MessageStream, putBase64 } from "@coppice/core";
+import { type messageStreamOf, putBase64 } from "@coppice/core";
 import type { Output } from "@coppice/core/backend";
 import { EventBlock } from "./event-block.js";
 
@@ -17,7 +17,7 @@ const FIELDS = {
 } as const;
 
 type Field = (typeof FIELDS)[Output["stream"]];
-type Codec = MessageStream["codec"];
+type Codec = ReturnType<typeof messageStreamOf>["codec"];
 
 /**
  * Encodes output as data events of a process stream (StartResponse and ConnectResponse have the same layout): each in its

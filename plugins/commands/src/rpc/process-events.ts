@@ -1,15 +1,19 @@
 import { setImmediate as nextTurn } from "node:timers/promises";
 import type { MessageInitShape } from "@bufbuild/protobuf";
-import { type Clock, type MessageStream, SandboxError } from "@coppice/core";
+import { type Clock, factsOfEnd, fulfilledWithin, type messageStreamOf, SandboxError } from "@coppice/core";
+import { describeExit } from "@coppice/core/backend";
 import type { OutputPiece, OutputSubscription, StartedCommand } from "../contract/commands.js";
-import { describeExit } from "../contract/exit-report.js";
 import type { ProcessEventSchema } from "../generated/process/process_pb.js";
-import { withKeepalives } from "./keepalive.js";
+import { withKeepalives } from "../contract/keepalive.js";
 import { BATCH_BYTES } from "./event-block.js";
 import { outputEnvelopes } from "./output-envelopes.js";
+import { REASONS } from "../reasons.js";
+
+type MessageStream = ReturnType<typeof messageStreamOf>;
 
 /** A piece of this size is one of many. */
 const FLOOD_BYTES = 16 * 1024;
+const REASON_MS = 1_000;
 
 export interface FollowOptions {
   /** The stream stops silently when the client has gone. */
@@ -19,6 +23,8 @@ export interface FollowOptions {
   readonly keepaliveMs: number;
   readonly clock: Clock;
   readonly messages: MessageStream;
+  /** Of the sandbox: aborts with the reason of its end. */
+  readonly ended: AbortSignal;
   /** Offset of the first byte of output instead of the next one. */
   readonly from?: number | undefined;
 }
@@ -30,7 +36,7 @@ export async function* processEvents(
   command: StartedCommand,
   options: FollowOptions,
 ): AsyncGenerator<ProcessEvent> {
-  const { signal, deadline, keepaliveMs, clock, messages, from } = options;
+  const { signal, deadline, ended, keepaliveMs, clock, messages, from } = options;
   // Before anything is awaited: a subscription made later would miss output.
   const until = deadline === undefined ? signal : AbortSignal.any([signal, deadline]);
   const output = command.subscribe(until, from);
@@ -39,13 +45,24 @@ export async function* processEvents(
     if (piece === undefined) yield { event: { event: { case: "keepalive", value: {} } } };
     else await sendOutput(messages, [piece, ...(await moreOf(output, piece.data.length))]);
   }
-  if (deadline?.aborted) throw new SandboxError("request_timeout", "context deadline exceeded");
+  if (deadline?.aborted) throw new SandboxError(REASONS.request_timeout, "context deadline exceeded");
   if (command.end === undefined) return;
   const { exit } = command.end;
-  if (exit === undefined) throw new SandboxError("sandbox_ended", "the sandbox ended while the command ran");
+  if (exit === undefined) throw await endOfSandbox(ended, clock);
   const { error, ...report } = describeExit(exit);
   const end = error === undefined ? report : { ...report, error };
   yield { event: { event: { case: "end", value: end } } };
+}
+
+/** The backend tells the reason a moment after the end of the process. */
+async function endOfSandbox(ended: AbortSignal, clock: Clock): Promise<SandboxError> {
+  const told = Promise.withResolvers<void>();
+  ended.addEventListener("abort", () => told.resolve(), { once: true });
+  if (ended.aborted) told.resolve();
+  await fulfilledWithin(told.promise, { clock, timeoutMs: REASON_MS });
+  const { words } = factsOfEnd(ended.reason);
+  const text = "the sandbox ended while the command ran";
+  return new SandboxError("sandbox_ended", words === undefined ? text : `${text}: ${words}`);
 }
 
 /** What can be sent together with a piece. A client of little output gets it at once. */

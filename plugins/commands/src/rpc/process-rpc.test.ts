@@ -116,7 +116,7 @@ describe("process.Process", { timeout: 240_000 }, () => {
   });
 
   it("a tag, a directory and a user beyond their limits are refused, whatever their size", async () => {
-    const huge = "x".repeat(15 * 1024 * 1024);
+    const huge = "x".repeat(3 * 1024 * 1024);
     const refusals = [
       [{ tag: huge }, {}, /the tag is longer than 1024 bytes/],
       [{ tag: "é".repeat(513) }, {}, /the tag is longer than 1024 bytes/],
@@ -500,3 +500,34 @@ it("an unexpected error is `internal error` and nothing more, in answers and in 
     }
   }
 });
+
+it(
+  "what clients have not taken counts as held, until they leave: a stream that finds no room for more ends",
+  { timeout: 60_000 },
+  async () => {
+    await using server = await startCommandsServer(
+      {},
+      { http: { maxHeldBodies: "1MiB", drainTimeout: "100ms" } },
+    );
+    const leave = new AbortController();
+    // The system takes the first megabytes of each.
+    const unread = [1, 2].map(() =>
+      server.stream("Start", sh("head -c 50000000 /dev/zero"), { signal: leave.signal }),
+    );
+    for (const stream of unread) await stream.next();
+    const endless = await Array.fromAsync(
+      server.stream("Start", sh("head -c 100000000 /dev/zero")),
+      ({ flags, message }) => (flags === 2 ? message.error : undefined),
+    );
+    assert.deepEqual(endless.at(-1), {
+      code: "unavailable",
+      message: "large bodies of other requests fill http.maxHeldBodies",
+    });
+    const little = digest(await Array.fromAsync(server.stream("Start", sh("echo hi"))));
+    assert.equal(little.stdout, "hi\n", "a stream of little");
+    leave.abort();
+    const whole = async (): Promise<number> =>
+      digest(await Array.fromAsync(server.stream("Start", sh("head -c 3000000 /dev/zero")))).stdout.length;
+    for (let tries = 0; (await whole()) < 3_000_000; tries++) assert.ok(tries < 50, "they still hold it");
+  },
+);

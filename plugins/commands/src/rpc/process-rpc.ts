@@ -7,6 +7,8 @@ import {
   messageStreamOf,
   requestOf,
   targetOf,
+  isTurnOver,
+  laterTurn,
 } from "@coppice/core";
 import type { CommandSelector, Commands, CommandSet, StartedCommand } from "../contract/commands.js";
 import {
@@ -17,6 +19,7 @@ import {
   Signal,
 } from "../generated/process/process_pb.js";
 import { processEvents } from "./process-events.js";
+import { REASONS } from "../reasons.js";
 
 interface ProcessRpcOptions {
   readonly commands: Commands;
@@ -49,6 +52,7 @@ export function mountProcessRpc(rpc: Pick<ConnectRouter, "service">, options: Pr
       keepaliveMs: readKeepaliveMs(context) ?? options.keepaliveMs,
       clock,
       messages: messageStreamOf(context),
+      ended: targetOf(context).ended,
       from,
     });
 
@@ -126,6 +130,7 @@ export function mountProcessRpc(rpc: Pick<ConnectRouter, "service">, options: Pr
           }
           await sendInput(command, event.value.input);
         }
+        if (isTurnOver()) await laterTurn(targetOf(context));
       }
       return {};
     },
@@ -192,7 +197,7 @@ function readTerminalSize({ size }: PTY): { columns: number; rows: number } {
 function readTimeoutMs(context: HandlerContext): number | undefined {
   const timeoutMs = context.timeoutMs();
   if (timeoutMs !== undefined && timeoutMs <= 0) {
-    throw new SandboxError("request_timeout", "context deadline exceeded");
+    throw new SandboxError(REASONS.request_timeout, "context deadline exceeded");
   }
   return timeoutMs;
 }

@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import { getEventListeners } from "node:events";
 import { it } from "node:test";
+import { MemoryRoom } from "@coppice/core";
 import type { OutputPiece } from "../contract/commands.js";
 import { OutputFan } from "./output-fan.js";
 
@@ -48,6 +49,50 @@ it("the data of a piece is released once, when every reader has released it or l
   await fan.publish(releasing());
   one.taken(1)[0]?.release?.();
   assert.equal(released, 3, "by the only reader");
+});
+
+it("where the room for what is not taken is full, the clients of who has the most of it are cut off, and its command goes on", async () => {
+  // Room for two stalled commands of three.
+  const room = new MemoryRoom(5 * 2 ** 20);
+  const large = piece("x".repeat(1000));
+  const stalled = ["evil", "evil", "good"].map((tenant, number) => {
+    const fan: OutputFan = new OutputFan(
+      1000,
+      room.open({ tenant, sandbox: String(number), giveUp: () => fan.cutSlow() }),
+    );
+    const reader = fan.subscribe(new AbortController().signal)[Symbol.asyncIterator]();
+    return { fan, reader, published: fan.publish(large) };
+  });
+  const [cut, ...others] = stalled;
+  // The first of two equals.
+  await cut?.published;
+  await assert.rejects(async () => cut?.reader.next(), { reason: "server_busy" });
+  assert.deepEqual(await cut?.reader.next(), { done: true, value: undefined });
+  await cut?.fan.publish(large);
+  for (const { published, reader } of others) {
+    assert.deepEqual(await reader.next(), { done: false, value: large });
+    await published;
+  }
+});
+
+it("what waits for a client counts before its command has to wait, and after the end of it", async () => {
+  const room = new MemoryRoom(500_000);
+  const held = ["evil", "good", "evil"].map((tenant) => {
+    const fan: OutputFan = new OutputFan(
+      1_000_000,
+      room.open({ tenant, sandbox: tenant, giveUp: () => fan.cutSlow() }),
+    );
+    return { fan, reader: fan.subscribe(new AbortController().signal)[Symbol.asyncIterator]() };
+  });
+  const large = piece("x".repeat(200_000));
+  const [ended, good, running] = held;
+  await ended?.fan.publish(large);
+  ended?.fan.close();
+  await good?.fan.publish(large);
+  await running?.fan.publish(large);
+  await assert.rejects(async () => ended?.reader.next(), { reason: "server_busy" });
+  for (const { reader } of [good, running].filter((each) => each !== undefined))
+    assert.deepEqual(await reader.next(), { done: false, value: large });
 });
 
 function piece(text: string): OutputPiece {

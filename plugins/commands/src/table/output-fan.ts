@@ -1,18 +1,33 @@
+import { type HeldMemory, SandboxError } from "@coppice/core";
 import type { OutputPiece, OutputSubscription } from "../contract/commands.js";
 
 // Overhead of a queue entry, so that a flood of tiny pieces is bounded as well.
 const ENTRY_BYTES = 64;
 
+/** Time after which a subscriber without room counts as one that does not read. */
+const STALLED_AFTER_MS = 500;
+/** What an agent may have sent of a command before it is taken, as its window for kept output. */
+const UNTAKEN_BYTES = 2 * 2 ** 20;
+
 /** Copies one output to each of its subscribers, at the pace of the slowest. */
 export class OutputFan {
   readonly #bufferBytes: number;
   readonly #subscriptions = new Set<Subscription>();
+  readonly #held: HeldMemory | undefined;
+  #place: ReturnType<HeldMemory["place"]> | undefined;
+  /** Bytes that the agent may hold because a subscriber does not read. */
+  #untakenBytes = 0;
   #isClosed = false;
   #waiting: (() => void) | undefined;
 
-  /** @param bufferBytes unread bytes of a subscriber before `publish` waits for it. */
-  constructor(bufferBytes: number) {
+  /**
+   * @param bufferBytes unread bytes of a subscriber before `publish` waits for it.
+   * @param held counts what waits for subscribers, and in the agent while one does not read; uncounted when absent.
+   */
+  constructor(bufferBytes: number, held?: HeldMemory) {
     this.#bufferBytes = bufferBytes;
+    this.#held = held;
+    this.#place = held?.place();
   }
 
   /** Everything published from now on, until the fan is closed or the signal aborts. Iterate once. */
@@ -32,31 +47,61 @@ export class OutputFan {
 
   /** Resolves when every subscriber has room for more. The piece is released when each of them has released it. */
   async publish(output: OutputPiece): Promise<void> {
-    const piece = sharedBy(this.#subscriptions.size, output);
-    for (const subscription of this.#subscriptions) subscription.push(piece);
+    const readers = this.#isClosed ? [] : [...this.#subscriptions];
+    const piece = sharedBy(readers.length, output);
+    for (const subscription of readers) subscription.push(piece);
+    this.#count();
+    if (!this.#isFull()) return;
+    const timer = setTimeout(() => {
+      this.#untakenBytes = UNTAKEN_BYTES;
+      this.#count();
+    }, STALLED_AFTER_MS);
     while (this.#isFull()) {
       await new Promise<void>((resolve) => {
         this.#waiting = resolve;
       });
     }
+    clearTimeout(timer);
+    this.#untakenBytes = 0;
+    this.#count();
   }
 
-  /** Ends subscriptions after their unread output, and releases a waiting publisher. */
+  /** Cuts off the subscribers that have no room for more, or else those that have the most to take. */
+  cutSlow(): void {
+    const text = "the client takes the output too slowly, and commands.maxUntaken is full";
+    const fewest = Math.min(this.#bufferBytes, this.#longestBytes());
+    this.#place = undefined;
+    this.#untakenBytes = 0;
+    for (const subscription of this.#subscriptions)
+      if (subscription.queuedBytes >= fewest) subscription.cut(new SandboxError("server_busy", text));
+    this.#place = this.#held?.place();
+    this.#count();
+  }
+
+  /** Ends subscriptions after their unread output, which still counts, and releases a waiting publisher. */
   close(): void {
     this.#isClosed = true;
     for (const subscription of this.#subscriptions) subscription.close();
-    this.#subscriptions.clear();
     this.#wake();
   }
 
   #isFull(): boolean {
-    for (const subscription of this.#subscriptions) {
-      if (subscription.queuedBytes >= this.#bufferBytes) return true;
-    }
-    return false;
+    return !this.#isClosed && this.#longestBytes() >= this.#bufferBytes;
+  }
+
+  /** Subscribers share the pieces that they have not taken. */
+  #longestBytes(): number {
+    let longest = 0;
+    for (const { queuedBytes } of this.#subscriptions) longest = Math.max(longest, queuedBytes);
+    return longest;
+  }
+
+  #count(): void {
+    this.#place?.resize(this.#untakenBytes + this.#longestBytes());
   }
 
   #wake(): void {
+    this.#count();
     this.#waiting?.();
     this.#waiting = undefined;
   }
@@ -87,6 +132,8 @@ class Subscription implements AsyncIterableIterator<OutputPiece>, OutputSubscrip
   readonly #leave = (): void => this.#finish();
   #isClosed = false;
   #pending: ((result: IteratorResult<OutputPiece>) => void) | undefined;
+  /** Why it was cut off. */
+  #reason: SandboxError | undefined;
   queuedBytes = 0;
 
   constructor(options: SubscriptionOptions) {
@@ -101,6 +148,12 @@ class Subscription implements AsyncIterableIterator<OutputPiece>, OutputSubscrip
     }
     this.#queue.push(output);
     this.queuedBytes += output.data.length + ENTRY_BYTES;
+  }
+
+  /** Drops what it has not taken; it learns why with its next piece. */
+  cut(reason: SandboxError): void {
+    this.#reason = reason;
+    this.#finish();
   }
 
   close(): void {
@@ -124,6 +177,9 @@ class Subscription implements AsyncIterableIterator<OutputPiece>, OutputSubscrip
   next(): Promise<IteratorResult<OutputPiece>> {
     const output = this.#shift();
     if (output !== undefined) return Promise.resolve({ done: false, value: output });
+    const reason = this.#reason;
+    this.#reason = undefined;
+    if (reason !== undefined) return Promise.reject(reason);
     if (this.#isClosed) return Promise.resolve({ done: true, value: undefined });
     return new Promise((resolve) => {
       this.#pending = resolve;

@@ -5,6 +5,7 @@ import {
   SandboxError,
   processEnvironment,
   resolveSandboxPath,
+  MemoryRoom,
 } from "@coppice/core";
 import type { Process, Sandbox, SandboxId, User } from "@coppice/core/backend";
 import { readCommandLabel, writeCommandLabel } from "./command-label.js";
@@ -50,9 +51,11 @@ interface Entry extends Pick<
 export class ProcessTable implements Commands {
   readonly #options: ProcessTableOptions;
   readonly #rows = new Map<LiveSandbox, Row>();
+  readonly #room: MemoryRoom;
 
   constructor(options: ProcessTableOptions) {
     this.#options = options;
+    this.#room = new MemoryRoom(options.config.maxUntaken);
   }
 
   async start(sandbox: LiveSandbox, request: StartCommand): Promise<StartedCommand> {
@@ -161,7 +164,7 @@ export class ProcessTable implements Commands {
     // The log of an ended sandbox is finished already.
     const recording = sandbox.ended.aborted
       ? undefined
-      : logs.begin(sandbox.record.id, {
+      : logs.begin(sandbox.record, {
           id,
           pid: process.pid,
           path,
@@ -176,6 +179,7 @@ export class ProcessTable implements Commands {
       log,
       timeLeftMs: expiresAtMs === undefined ? undefined : expiresAtMs - clock.now(),
       subscriberBufferBytes: config.subscriberBuffer,
+      hold: (giveUp) => this.#room.open({ tenant: sandbox.record.owner, sandbox: sandbox.record.id, giveUp }),
       killedOutputGraceMs: config.killedOutputGrace,
       onEnd: (end) => {
         metrics.finished(end.outcome);

@@ -206,7 +206,7 @@ describe("the output of commands, later", { timeout: 240_000 }, () => {
 it("the log of a sandbox outlives it, and the server", { timeout: 240_000 }, async (context) => {
   const dataDir = await mkdtemp(join(tmpdir(), "coppice-log-"));
   context.after(() => rm(dataDir, { recursive: true, force: true }));
-  const first = await startCommandsServer({}, dataDir);
+  const first = await startCommandsServer({}, { dataDir });
   const { id } = first.sandbox.record;
   const logs = first.server.resolve(Commands).log(id);
   const running = first.stream("Start", sh("echo to the last byte; sleep 60"));
@@ -217,7 +217,7 @@ it("the log of a sandbox outlives it, and the server", { timeout: 240_000 }, asy
   assert.deepEqual([command.phase, command.end?.exit], ["lost", undefined]);
   await first[Symbol.asyncDispose]();
 
-  await using second = await startCommandsServer({}, dataDir);
+  await using second = await startCommandsServer({}, { dataDir });
   const kept = second.server.resolve(Commands).log(id);
   const page = await kept.page(command.id, { cursor: 3, limitBytes: 1000 });
   assert.equal(Buffer.concat(page.pieces.map(({ data }) => data)).toString(), "the last byte\n");

@@ -1,5 +1,5 @@
 import { setImmediate as nextTurn } from "node:timers/promises";
-import { type Clock, fulfilledWithin, type Logger, SandboxError } from "@coppice/core";
+import { type Clock, fulfilledWithin, type Logger, SandboxError, type HeldMemory } from "@coppice/core";
 import type { Exit, Process, Signal, TerminalSize } from "@coppice/core/backend";
 import type {
   CommandEnd,
@@ -12,6 +12,7 @@ import type {
 import { OutputFan } from "./output-fan.js";
 import type { CommandRecording } from "../output-log/output-logs.js";
 import { replayed } from "./replayed.js";
+import { REASONS } from "../reasons.js";
 
 export interface SandboxCommandOptions {
   readonly id: string;
@@ -23,6 +24,8 @@ export interface SandboxCommandOptions {
   /** The rest of `request.timeoutMs`. */
   readonly timeLeftMs: number | undefined;
   readonly subscriberBufferBytes: number;
+  /** Opens what waits for its slow subscribers. */
+  readonly hold: (giveUp: () => void) => HeldMemory;
   readonly killedOutputGraceMs: number;
   /** Records its output; undefined without a log. */
   readonly recording: CommandRecording | undefined;
@@ -70,7 +73,8 @@ export class SandboxCommand implements StartedCommand {
     this.#process = options.process;
     this.request = request;
     this.startedAtMs = options.startedAtMs;
-    this.#output = new OutputFan(options.subscriberBufferBytes);
+    const held = options.hold(() => this.#output.cutSlow());
+    this.#output = new OutputFan(options.subscriberBufferBytes, held);
     if (options.timeLeftMs !== undefined) {
       this.#cancelTimers.push(options.clock.after(options.timeLeftMs, () => this.#expire()));
     }
@@ -99,7 +103,7 @@ export class SandboxCommand implements StartedCommand {
 
   async closeInput(): Promise<void> {
     if (this.request.terminal !== undefined) {
-      throw new SandboxError("stdin_not_closable", "cannot close the input of a terminal");
+      throw new SandboxError(REASONS.stdin_not_closable, "cannot close the input of a terminal");
     }
     if (this.end === undefined && this.request.input !== "none") await this.#process.closeInput();
   }

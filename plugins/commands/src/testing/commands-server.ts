@@ -28,10 +28,19 @@ export interface Frame {
   readonly message: any;
 }
 
-/** @param dataDir kept after the server's end when given, for a second server. */
-export async function startCommandsServer(settings: unknown = {}, dataDir?: string): Promise<CommandsServer> {
+interface ServerSettings {
+  /** Kept after the server's end when given, for a second server. */
+  readonly dataDir?: string;
+  readonly http?: unknown;
+}
+
+export async function startCommandsServer(
+  settings: unknown = {},
+  { dataDir, http = {} }: ServerSettings = {},
+): Promise<CommandsServer> {
   const server = await startTestServer({
     ...(dataDir !== undefined && { dataDir }),
+    server: { http },
     plugins: [
       [commands, settings],
       [localProcess, {}],

@@ -72,10 +72,10 @@ export async function openLogs(options: LogSceneOptions) {
   let pid = 100;
   return {
     logs,
-    begin(sandboxId = "sandbox1", tag?: string): RecordedCommand {
+    begin(sandboxId = "sandbox1", tag?: string, owner = "default"): RecordedCommand {
       const id = newCommandId(Date.now());
       const heading = { id, pid: pid++, path: "/bin/true", tag, startedAtMs: Date.now() };
-      const recording = logs.begin(sandboxId, heading);
+      const recording = logs.begin({ id: sandboxId, owner }, heading);
       if (recording === undefined) throw new Error("nothing is recorded");
       return new RecordedCommand(id, recording);
     },

@@ -1,5 +1,19 @@
 import type { SandboxEvent } from "@coppice/core";
-import { EVENT_TYPE_NAMES } from "./event-type.js";
+
+const PREFIX = "sandbox.lifecycle.";
+
+/** E2B's names of the types. */
+const EVENT_TYPE_NAMES: Readonly<Record<SandboxEvent["type"], string>> = {
+  created: `${PREFIX}created`,
+  updated: `${PREFIX}updated`,
+  paused: `${PREFIX}paused`,
+  resumed: `${PREFIX}resumed`,
+  snapshotted: `${PREFIX}checkpointed`,
+  exhausted: `${PREFIX}exhausted`,
+  killed: `${PREFIX}killed`,
+};
+
+export const EVENT_TYPES: readonly string[] = Object.values(EVENT_TYPE_NAMES);
 
 /** An event as E2B's clients and webhooks get it. */
 export type EventBody = ReturnType<typeof eventBody>;

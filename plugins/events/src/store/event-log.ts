@@ -1,8 +1,18 @@
-import type { DatabaseSync, SQLInputValue } from "node:sqlite";
-import type { SandboxEvent } from "@coppice/core";
+import type { DatabaseSync } from "node:sqlite";
+import { type SandboxEvent, Table } from "@coppice/core";
+import { z } from "zod";
 import { type EventBody, eventBody } from "./event-body.js";
 import type { EventsConfig } from "../events-config.js";
-import type { Page } from "./parse-page.js";
+import type { Page } from "./list-of-servers.js";
+
+const event = z.object({
+  id: z.string(),
+  tenant: z.string(),
+  sandbox: z.string(),
+  type: z.string(),
+  atMs: z.number(),
+  body: z.custom<EventBody>(),
+});
 
 interface EventQuery extends Page {
   readonly tenant: string;
@@ -15,26 +25,27 @@ interface EventQuery extends Page {
 const TRIMMED_EVERY = 64;
 
 export class EventLog {
-  readonly #database: DatabaseSync;
   readonly #config: EventsConfig;
-  readonly #statements: ReturnType<typeof prepare>;
+  readonly #events: Table<typeof event>;
   readonly #grown = new Set<string>();
   #untrimmed = TRIMMED_EVERY;
 
   constructor(database: DatabaseSync, config: EventsConfig) {
-    this.#database = database;
     this.#config = config;
-    this.#statements = prepare(database);
+    this.#events = new Table(database, { name: "event", schema: event });
   }
 
   /** @returns the body of the event; undefined for one that was added before. */
-  add(event: SandboxEvent): EventBody | undefined {
-    const body = eventBody(event);
-    const { id, owner, sandboxId, atMs } = event;
-    const { changes } = this.#statements.add.run(id, owner, sandboxId, body.type, atMs, JSON.stringify(body));
-    this.#grown.add(owner);
+  add(happened: SandboxEvent): EventBody | undefined {
+    const body = eventBody(happened);
+    const { id, owner: tenant, sandboxId: sandbox, atMs } = happened;
+    const isNew = this.#events.insert(
+      { id, tenant, sandbox, type: body.type, atMs, body },
+      "INSERT OR IGNORE",
+    );
+    this.#grown.add(tenant);
     this.#untrimmed += 1;
-    return changes === 0 ? undefined : body;
+    return isNew ? body : undefined;
   }
 
   /** Removes events beyond the limits, now and then. */
@@ -42,43 +53,24 @@ export class EventLog {
     if (this.#untrimmed < TRIMMED_EVERY) return;
     this.#untrimmed = 0;
     const { maxAge, maxEvents } = this.#config;
-    this.#statements.forgetOld.run(nowMs - maxAge);
-    for (const tenant of this.#grown) this.#statements.forget.run({ tenant, kept: maxEvents });
+    this.#events.remove({ atMs: { "<": nowMs - maxAge } });
+    for (const tenant of this.#grown)
+      this.#events.run(
+        `DELETE FROM event WHERE tenant = ?1 AND sequence <=
+           (SELECT sequence FROM event WHERE tenant = ?1 ORDER BY sequence DESC LIMIT 1 OFFSET ?2)`,
+        tenant,
+        maxEvents,
+      );
     this.#grown.clear();
   }
 
-  list(query: EventQuery): readonly EventBody[] {
-    const { tenant, sandbox, types, limit, offset, oldestFirst } = query;
-    const conditions = ["tenant = ?"];
-    const values: SQLInputValue[] = [tenant];
-    if (sandbox !== undefined) {
-      conditions.push("sandbox = ?");
-      values.push(sandbox);
-    }
-    if (types.length > 0) {
-      conditions.push(`type IN (${types.map(() => "?").join(", ")})`);
-      values.push(...types);
-    }
-    return this.#database
-      .prepare(
-        `SELECT body FROM event WHERE ${conditions.join(" AND ")}
-         ORDER BY sequence ${oldestFirst ? "ASC" : "DESC"} LIMIT ? OFFSET ?`,
-      )
-      .all(...values, limit, offset)
-      .map(({ body }) => JSON.parse(String(body)) as EventBody);
+  list({ tenant, sandbox, types, limit, offset, oldestFirst }: EventQuery): readonly EventBody[] {
+    const where = {
+      tenant,
+      ...(sandbox !== undefined && { sandbox }),
+      ...(types.length > 0 && { type: types }),
+    };
+    const page = { by: oldestFirst ? "sequence" : "sequence DESC", limit, offset };
+    return this.#events.all(where, page).map(({ body }) => body);
   }
-}
-
-function prepare(database: DatabaseSync) {
-  return {
-    add: database.prepare(
-      `INSERT INTO event (id, tenant, sandbox, type, at_ms, body) VALUES (?, ?, ?, ?, ?, ?)
-       ON CONFLICT (id) DO NOTHING`,
-    ),
-    forgetOld: database.prepare("DELETE FROM event WHERE at_ms < ?"),
-    forget: database.prepare(
-      `DELETE FROM event WHERE tenant = :tenant AND sequence <=
-         (SELECT sequence FROM event WHERE tenant = :tenant ORDER BY sequence DESC LIMIT 1 OFFSET :kept)`,
-    ),
-  };
 }

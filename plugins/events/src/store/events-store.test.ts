@@ -36,7 +36,7 @@ function eventsOf(owner: string, count: number): readonly SandboxEvent[] {
 function webhookOf(tenant: string) {
   const id = `webhook-of-${tenant}`;
   const wish = { name: "mine", url: "https://hooks.example/", types: [TYPE], isEnabled: true };
-  return { id, tenant, ...wish, secret: "quiet", createdAtMs: 0 };
+  return { id, tenant, ...wish, secret: "quiet", createdAtMs: 0, isShared: false };
 }
 
 it("a tenant's events are kept up to its own maximum, whatever others do", async (context) => {
@@ -75,10 +75,10 @@ it("webhooks and deliveries are found by their own tenant and webhook alone", as
   const store = await openStore(context, {});
   const { webhooks, deliveries } = store;
   const [mine, theirs] = [webhookOf("me"), webhookOf("them")];
-  for (const webhook of [mine, theirs]) webhooks.put(webhook, { isShared: false });
+  for (const webhook of [mine, theirs]) webhooks.put(webhook);
   store.record([...eventsOf("me", 1), ...eventsOf("them", 1)], 1000);
   const list = (tenant: string, webhook?: string) =>
-    deliveries.list({ tenant, webhook, limit: 10, offset: 0, oldestFirst: true });
+    deliveries.page({ tenant, webhook, limit: 10, offset: 0, oldestFirst: true });
   assert.deepEqual(
     list("me").map(({ webhook }) => webhook),
     [mine.id],
@@ -95,10 +95,10 @@ it("webhooks and deliveries are found by their own tenant and webhook alone", as
   assert.deepEqual(list("them"), [their], "another webhook's delivery was touched");
   assert.equal(deliveries.repeat(theirs.id, their.id, 2000), true);
 
-  assert.ok(deliveries.has("them", their.id));
-  assert.ok(!deliveries.has("me", their.id));
+  assert.ok(deliveries.isOf("them", their.id));
+  assert.ok(!deliveries.isOf("me", their.id));
 
-  webhooks.put({ ...theirs, tenant: "me", url: "https://mine.example/" }, { isShared: false });
+  webhooks.put({ ...theirs, tenant: "me", url: "https://mine.example/" });
   assert.deepEqual(webhooks.list("me"), [mine]);
   assert.deepEqual(webhooks.list("them"), [theirs]);
 });

@@ -1,6 +1,5 @@
-import { type CreationContext, gatherAnswers, type Peers, requestOf } from "@coppice/core";
-import type { z } from "zod";
-import type { Page } from "./parse-page.js";
+import { gatherAnswers, type Peers, requestOf, parseInput, queryNumber } from "@coppice/core";
+import { z } from "zod";
 
 export interface ServersListOptions<T> {
   readonly peers: Pick<Peers, "gather">;
@@ -13,9 +12,12 @@ export interface ServersListOptions<T> {
   readonly timeOf: (entry: T) => string;
 }
 
+/** The context of a route that lists. */
+export type ListContext = Parameters<typeof gatherAnswers>[0];
+
 /** A page of a list that all servers have a part in, each entry once. */
 export async function listOfServers<T extends { readonly id: string }>(
-  ctx: CreationContext,
+  ctx: ListContext,
   { peers, page, own, entry, timeOf }: ServersListOptions<T>,
 ): Promise<readonly T[]> {
   const { isPassedOn } = requestOf(ctx);
@@ -30,4 +32,26 @@ export async function listOfServers<T extends { readonly id: string }>(
   return [...new Map(all.map((one) => [one.id, one])).values()]
     .toSorted((a, b) => direction * (Date.parse(timeOf(a)) - Date.parse(timeOf(b))))
     .slice(offset, offset + limit);
+}
+
+const MAX_PAGE = 100;
+
+const wholeNumber = queryNumber("a number", 9);
+
+const page = z.object({
+  limit: wholeNumber.pipe(z.number().min(1).max(MAX_PAGE)).default(10),
+  offset: wholeNumber.default(0),
+  orderAsc: z.enum(["true", "false"], "expected true or false").default("false"),
+});
+
+export interface Page {
+  readonly limit: number;
+  readonly offset: number;
+  readonly oldestFirst: boolean;
+}
+
+/** The page that a query asks for: by default the 10 newest entries. @throws SandboxError invalid_argument */
+export function parsePage(query: URLSearchParams): Page {
+  const { limit, offset, orderAsc } = parseInput(page, Object.fromEntries(query));
+  return { limit, offset, oldestFirst: orderAsc === "true" };
 }

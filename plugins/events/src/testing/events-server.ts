@@ -1,7 +1,6 @@
 import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { setTimeout as pause } from "node:timers/promises";
 import { fakeClock, memoryBackend, startTestServer, type FakeClock } from "@coppice/core/testing";
 import access from "@coppice/plugin-access";
 import sandboxApi from "@coppice/plugin-sandbox-api";
@@ -72,13 +71,4 @@ export async function startEventsServer(options: EventsServerOptions = {}) {
       if (options.dataDir === undefined) await rm(dataDir, { recursive: true, force: true });
     },
   };
-}
-
-/** Repeats a query until its answer is truthy. */
-export async function until<T>(what: string, ask: () => Promise<T | false>): Promise<NonNullable<T>> {
-  for (const end = performance.now() + 30_000; ; await pause(10)) {
-    const answer = await ask();
-    if (answer) return answer;
-    if (performance.now() > end) throw new Error(`${what}: not within 30 s (last: ${String(answer)})`);
-  }
 }

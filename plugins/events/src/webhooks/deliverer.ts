@@ -1,16 +1,26 @@
-import { type Clock, type Logger, sleep, within, type TargetGuard } from "@coppice/core";
-import type { DeliveryStore, DueDelivery } from "../store/delivery-store.js";
+import {
+  type Clock,
+  failedConnection,
+  type Logger,
+  Shares,
+  sleep,
+  within,
+  type TargetGuard,
+  type Tenants,
+} from "@coppice/core";
+import type { DeliveryTable, DueDelivery } from "../store/delivery-table.js";
 import type { EventsConfig } from "../events-config.js";
 import type { EventsMetrics } from "./events-metrics.js";
-import { post } from "./post.js";
-import { signatureHeaders } from "./signature.js";
+import { post, signatureHeaders } from "./post.js";
 
 export interface DelivererOptions {
   readonly settings: EventsConfig["webhooks"];
   /** Called from the start on. */
-  readonly deliveries: () => DeliveryStore;
+  readonly deliveries: () => DeliveryTable;
   readonly guard: TargetGuard;
   readonly metrics: EventsMetrics;
+  /** Where there are several, each has its share of `concurrency`. */
+  readonly tenants?: Tenants;
   readonly clock: Clock;
   readonly log: Logger;
 }
@@ -25,9 +35,11 @@ export class Deliverer {
   readonly #busy = new Map<string, Promise<void>>();
   readonly #timers = new Map<string, () => void>();
   readonly #stopped = new AbortController();
+  readonly #turns: Shares;
 
   constructor(options: DelivererOptions) {
     this.#options = options;
+    this.#turns = new Shares(options.settings.concurrency, options.tenants);
   }
 
   /** Resumes the last server's deliveries. */
@@ -52,8 +64,9 @@ export class Deliverer {
 
   #pump(): void {
     const { settings, deliveries, clock, log } = this.#options;
+    const later: string[] = [];
     for (const webhook of this.#ready) {
-      if (this.#busy.size >= settings.concurrency) return;
+      if (this.#turns.isFull) break;
       this.#ready.delete(webhook);
       // It is woken again when that is done.
       if (this.#busy.has(webhook)) continue;
@@ -76,12 +89,20 @@ export class Deliverer {
         this.#wakeLater(webhook, due.nextAtMs - clock.now());
         continue;
       }
+      const { tenant } = due;
+      if (this.#turns.take(tenant) !== undefined) {
+        later.push(webhook);
+        continue;
+      }
       const done = this.#attempt(due).finally(() => {
         this.#busy.delete(webhook);
+        this.#turns.give(tenant);
         this.wake(webhook);
       });
       this.#busy.set(webhook, done);
     }
+    // Their turn comes when another one of their tenant ends.
+    for (const webhook of later) this.#ready.add(webhook);
   }
 
   #wakeLater(webhook: string, delayMs: number): void {
@@ -103,7 +124,7 @@ export class Deliverer {
       if (status < 200 || status >= 300) reason = `it was answered with ${status}`;
     } catch (error) {
       if (this.#stopped.signal.aborted) return;
-      reason = messageOf(error);
+      reason = failedConnection(error);
     }
     const nowMs = clock.now();
     const attempts = due.attempts + 1;
@@ -150,11 +171,4 @@ export class Deliverer {
       overdue: () => new Error(`there was no answer within ${settings.timeout} ms`),
     });
   }
-}
-
-/** Message of an error, without the addresses that Node puts into it. */
-function messageOf(error: unknown): string {
-  const code = (error as { readonly code?: unknown }).code;
-  if (typeof code === "string") return `the connection failed (${code})`;
-  return error instanceof Error ? error.message : "the connection failed";
 }

@@ -3,11 +3,14 @@ import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { it } from "node:test";
-import type { RecordFollower, TenantRecord, TenantRecords } from "@coppice/core";
+import type { TenantRecords } from "@coppice/core";
 import { eventsConfig } from "../events-config.js";
 import { EventsStore } from "../store/events-store.js";
-import type { Webhook } from "../store/webhook-store.js";
+import type { Webhook } from "../store/webhook-table.js";
 import { sharedWebhooks } from "./webhook-records.js";
+
+type RecordFollower = Parameters<NonNullable<TenantRecords["used"]>>[1];
+type TenantRecord = Parameters<RecordFollower["began"]>[0][number];
 
 function webhookOf(id: string): Webhook {
   const wish = { name: id, url: "https://hooks.example/", types: ["x"], isEnabled: true, secret: "quiet" };
@@ -18,8 +21,8 @@ function webhookOf(id: string): Webhook {
 function commonRecords(all: Map<string, string>) {
   let follower: RecordFollower | undefined;
   const list = (): readonly TenantRecord[] => [...all].map(([id, text]) => ({ id, text }));
-  const records: Pick<TenantRecords, "open"> = {
-    async open(_kind, wanted) {
+  const records: Pick<TenantRecords, "used"> = {
+    used: async (_kind, wanted) => {
       follower = wanted;
       wanted.began(list());
       return {
@@ -45,8 +48,8 @@ it("a server that joins gives the others what it has alone, and gives up what th
     opened.close();
     await rm(dataDir, { recursive: true });
   });
-  store.put(webhookOf("own"), { isShared: false });
-  store.put(webhookOf("removed"), { isShared: true });
+  store.put({ ...webhookOf("own"), isShared: false });
+  store.put({ ...webhookOf("removed"), isShared: true });
   const all = new Map([
     ["other", JSON.stringify(webhookOf("other"))],
     ["newer", '{"id":"newer","tenant":"me"}'],
@@ -56,14 +59,18 @@ it("a server that joins gives the others what it has alone, and gives up what th
   const shared = await sharedWebhooks({ records, store, onDue: (id) => void due.push(id) });
   assert.ok(shared);
   const both = [webhookOf("other"), webhookOf("own")];
-  assert.deepEqual(store.list("me"), both);
+  const known = [
+    { ...webhookOf("other"), isShared: true },
+    { ...webhookOf("own"), isShared: true },
+  ];
+  assert.deepEqual(store.list("me"), known);
   assert.deepEqual(await shared.list("me"), both);
   assert.deepEqual(JSON.parse(all.get("own") ?? ""), webhookOf("own"));
-  assert.deepEqual(store.unshared(), [], "it would be given to the others again");
+  assert.deepEqual(store.all({ isShared: false }), [], "it would be given to the others again");
   due.length = 0;
   const changed = { ...webhookOf("other"), isEnabled: false };
   told("other", JSON.stringify(changed));
   told("own", undefined);
-  assert.deepEqual(store.list("me"), [changed]);
+  assert.deepEqual(store.list("me"), [{ ...changed, isShared: true }]);
   assert.deepEqual(due, ["other", "own"]);
 });

@@ -1,6 +1,8 @@
-import type { CommonRecords, TenantRecord, TenantRecords } from "@coppice/core";
-import { z } from "zod";
-import type { Webhook, WebhookStore } from "../store/webhook-store.js";
+import type { TenantRecords } from "@coppice/core";
+import { type Webhook, webhook as webhookRecord, type WebhookTable } from "../store/webhook-table.js";
+
+type CommonRecords = Awaited<ReturnType<NonNullable<TenantRecords["used"]>>>;
+type TenantRecord = Awaited<ReturnType<CommonRecords["list"]>>[number];
 
 /** What decides of the webhooks of a tenant; this server's own copy says what is delivered to which. */
 export interface WebhookRecords {
@@ -11,33 +13,22 @@ export interface WebhookRecords {
 }
 
 export interface SharedWebhooksOptions {
-  readonly records: Pick<TenantRecords, "open">;
-  readonly store: WebhookStore;
+  readonly records: Pick<TenantRecords, "used">;
+  readonly store: WebhookTable;
   /** Called when a delivery may be due. */
   readonly onDue: (webhook: string) => void;
 }
 
 const KIND = "webhooks";
 
-const shared = z.object({
-  id: z.string(),
-  tenant: z.string(),
-  name: z.string(),
-  url: z.string(),
-  types: z.array(z.string()),
-  isEnabled: z.boolean(),
-  secret: z.string(),
-  createdAtMs: z.number(),
-});
-
 /** Those of a server of its own. */
-export function ownWebhooks(store: WebhookStore): WebhookRecords {
+export function ownWebhooks(store: WebhookTable): WebhookRecords {
   return {
     list: async (tenant) => store.list(tenant),
     async change(tenant, id, decide) {
       const webhook = decide(store.list(tenant));
-      if (webhook === undefined) store.remove(id);
-      else store.put(webhook, { isShared: false });
+      if (webhook === undefined) store.remove({ id });
+      else store.put({ ...webhook, isShared: false });
     },
   };
 }
@@ -49,22 +40,23 @@ export function ownWebhooks(store: WebhookStore): WebhookRecords {
 export async function sharedWebhooks({ records, store, onDue }: SharedWebhooksOptions) {
   const put = ({ text }: Pick<TenantRecord, "text">): void => {
     const webhook = webhookOf(text);
-    if (webhook !== undefined) store.put(webhook, { isShared: true });
+    if (webhook !== undefined) store.put({ ...webhook, isShared: true });
   };
-  const common = await records.open(KIND, {
+  const common = await records.used?.(KIND, {
     began(all) {
-      store.keepShared(all.map(({ id }) => id));
+      const ids = new Set(all.map(({ id }) => id));
+      for (const { id } of store.all({ isShared: true })) if (!ids.has(id)) store.remove({ id });
       all.forEach(put);
     },
     changed(id, text) {
-      if (text === undefined) store.remove(id);
+      if (text === undefined) store.remove({ id });
       else put({ text });
       onDue(id);
     },
   });
   if (common === undefined) return undefined;
-  for (const webhook of store.unshared())
-    await common.change(webhook.tenant, webhook.id, () => JSON.stringify(shared.parse(webhook)));
+  for (const webhook of store.all({ isShared: false }))
+    await common.change(webhook.tenant, webhook.id, () => JSON.stringify(webhookRecord.parse(webhook)));
   return { ...recordsOf(common), stop: () => common.stop() };
 }
 
@@ -74,7 +66,7 @@ function recordsOf(common: CommonRecords): WebhookRecords {
     change: (tenant, id, decide) =>
       common.change(tenant, id, (all) => {
         const webhook = decide(parsed(all));
-        return webhook && JSON.stringify(shared.parse(webhook));
+        return webhook && JSON.stringify(webhookRecord.parse(webhook));
       }),
   };
 }
@@ -88,7 +80,7 @@ function parsed(records: readonly TenantRecord[]): readonly Webhook[] {
 /** Undefined for a text that a newer version may have written. */
 function webhookOf(text: string): Webhook | undefined {
   try {
-    return shared.parse(JSON.parse(text));
+    return webhookRecord.parse(JSON.parse(text));
   } catch {
     return undefined;
   }

@@ -1,5 +1,4 @@
 import {
-  type CreationContext,
   type Peers,
   permit,
   type Router,
@@ -9,13 +8,12 @@ import {
   tenantOf,
 } from "@coppice/core";
 import { z } from "zod";
-import { listOfServers } from "../store/list-of-servers.js";
-import type { Delivery } from "../store/delivery-store.js";
+import { type ListContext, listOfServers, parsePage } from "../store/list-of-servers.js";
+import type { Delivery } from "../store/delivery-table.js";
 import type { EventsStore } from "../store/events-store.js";
-import { parsePage } from "../store/parse-page.js";
-import type { Webhook } from "../store/webhook-store.js";
-import { newWebhookBody, webhookChangeBody } from "./webhook-body.js";
+import type { Webhook } from "../store/webhook-table.js";
 import type { Webhooks } from "./webhooks.js";
+import { EVENT_TYPES } from "../store/event-body.js";
 
 export interface WebhookRoutesOptions {
   readonly webhooks: Webhooks;
@@ -23,6 +21,47 @@ export interface WebhookRoutesOptions {
   readonly events: SandboxEvents;
   readonly peers: Pick<Peers, "gather" | "hold">;
 }
+
+const MAX_NAME = 256;
+const MAX_URL = 2048;
+const MAX_SECRET = 512;
+
+const name = z.string().max(MAX_NAME);
+
+const url = z
+  .string()
+  .max(MAX_URL)
+  .refine((text) => {
+    if (!URL.canParse(text)) return false;
+    const { protocol, username, password } = new URL(text);
+    return /^https?:$/.test(protocol) && username === "" && password === "";
+  }, "expected an http or https URL without a user and a password");
+
+const events = z
+  .array(z.enum(EVENT_TYPES, `expected some of ${EVENT_TYPES.join(", ")}`))
+  .min(1)
+  .transform((types) => [...new Set(types)]);
+
+const signatureSecret = z
+  .string()
+  .min(1)
+  .max(MAX_SECRET)
+  .refine(
+    (text) => !text.startsWith("whsec_") || /^whsec_[A-Za-z0-9+/]{16,}={0,2}$/.test(text),
+    "expected base64 after whsec_",
+  );
+
+const webhookFields = z.object({ name, url, events, enabled: z.boolean(), signatureSecret });
+
+/** The body of PATCH /events/webhooks/:id. */
+const webhookChangeBody = webhookFields.partial();
+
+/** The body of POST /events/webhooks. */
+const newWebhookBody = webhookFields.extend({
+  name: name.default(""),
+  enabled: z.boolean().default(true),
+  signatureSecret: signatureSecret.optional(),
+});
 
 const REPEATED = /^\/events\/webhooks\/[^/]+\/deliveries\/([^/]+)\/repeat\/?$/;
 const listedDelivery = z.looseObject({ id: z.string(), createdAt: z.iso.datetime() });
@@ -38,10 +77,10 @@ export function mountWebhooks(
     kind: "delivery",
     surface: "api",
     inPath: (pathname) => REPEATED.exec(pathname)?.[1],
-    has: (id, tenant) => store().deliveries.has(tenant, id),
+    has: (id, tenant) => store().deliveries.isOf(tenant, id),
   });
 
-  const deliveries = async (ctx: CreationContext, webhook?: string) => {
+  const deliveries = async (ctx: ListContext, webhook?: string) => {
     const page = parsePage(requestOf(ctx).url.searchParams);
     await events.caughtUp();
     return listOfServers(ctx, {
@@ -49,7 +88,7 @@ export function mountWebhooks(
       page,
       own: (part) =>
         store()
-          .deliveries.list({ tenant: tenantOf(ctx), webhook, ...part })
+          .deliveries.page({ tenant: tenantOf(ctx), webhook, ...part })
           .map(deliveryBody),
       entry: listedDelivery,
       timeOf: ({ createdAt }) => createdAt,

@@ -1,8 +1,8 @@
 import assert from "node:assert/strict";
 import { createHash, createHmac } from "node:crypto";
 import { it } from "node:test";
-import { fakeClock } from "@coppice/core/testing";
-import { startEventsServer, until } from "../testing/events-server.js";
+import { eventually, fakeClock } from "@coppice/core/testing";
+import { startEventsServer } from "../testing/events-server.js";
 import { Receiver } from "../testing/receiver.js";
 
 const CREATED = "sandbox.lifecycle.created";
@@ -34,7 +34,7 @@ async function deliveries(server: Scene, webhook: string) {
 
 /** Waits until the first listed delivery has an attempt with a result. */
 function noted(server: Scene, webhook: string, attempts: number) {
-  return until(`attempt ${attempts}`, async () => {
+  return eventually(`attempt ${attempts}`, async () => {
     const [first] = await deliveries(server, webhook);
     return first !== undefined && first.attempts >= attempts && first;
   });
@@ -152,7 +152,7 @@ it("a receiver gets each event of its types once, in order, signed in both ways"
       .map(({ body }) => JSON.parse(body).type as string),
     [KILLED],
   );
-  await until("the end of the last one", async () =>
+  await eventually("the end of the last one", async () =>
     (await deliveries(server, webhook)).every(({ status }) => status === "delivered"),
   );
   assert.equal((await deliveries(server, killsOnly)).length, 1);
@@ -196,7 +196,7 @@ it("a refused delivery is repeated with growing pauses and the same id, delays l
     if (attempt === 2) receiver.answer = (_received, response) => response.writeHead(200).end();
   }
   await receiver.count(5);
-  const [first, second] = await until("both are done", async () => {
+  const [first, second] = await eventually("both are done", async () => {
     const list = await deliveries(server, webhook);
     return list.every(({ status }) => status !== "pending") && list;
   });
@@ -215,7 +215,10 @@ it("a refused delivery is repeated with growing pauses and the same id, delays l
   assert.equal((await server.call(again)).status, 202);
   await receiver.count(6);
   assert.equal(receiver.received.at(-1)?.headers["e2b-delivery-id"], first?.id);
-  await until("the repeated one", async () => (await deliveries(server, webhook))[0]?.status === "delivered");
+  await eventually(
+    "the repeated one",
+    async () => (await deliveries(server, webhook))[0]?.status === "delivered",
+  );
 });
 
 it("a receiver that does not answer, hangs up, redirects or floods is a failed attempt, and delays no others", async () => {
@@ -223,7 +226,7 @@ it("a receiver that does not answer, hangs up, redirects or floods is a failed a
   await using receiver = await Receiver.start();
   await using other = await Receiver.start();
   const outcomeOf = async (webhook: string) => {
-    const [first] = await until("an outcome", async () => {
+    const [first] = await eventually("an outcome", async () => {
       const list = await deliveries(server, webhook);
       return list.length > 0 && list.every(({ status }) => status !== "pending") && list;
     });
@@ -250,7 +253,7 @@ it("a receiver that does not answer, hangs up, redirects or floods is a failed a
   const well = await register(server, `${other.url}/well`, { events: [CREATED] });
   await server.create();
   assert.deepEqual(await outcomeOf(well), ["delivered", 204, null]);
-  assert.deepEqual(await outcomeOf(hangUp ?? ""), ["failed", null, "the connection failed (ECONNRESET)"]);
+  assert.deepEqual(await outcomeOf(hangUp ?? ""), ["failed", null, "the connection failed"]);
   assert.deepEqual(await outcomeOf(redirect ?? ""), ["failed", 307, "it was answered with 307"]);
   assert.deepEqual(await outcomeOf(flood ?? ""), ["delivered", 200, null]);
   assert.equal((await deliveries(server, silent))[0]?.status, "pending");
@@ -270,7 +273,7 @@ it("a name of this host is refused with the same answer as an unknown one", asyn
   const nobody = await register(server, "http://no-such-host.invalid/");
   await server.create();
   for (const id of [webhook, nobody]) {
-    const done = await until("a failure", async () =>
+    const done = await eventually("a failure", async () =>
       (await deliveries(server, id)).find(({ status }) => status === "failed"),
     );
     assert.equal(done.error, "the host has no public address");
@@ -295,15 +298,15 @@ it("pending and finished deliveries are limited; nothing is queued for a disable
   await server.call(`PATCH /events/webhooks/${webhook}`, { enabled: false });
   await update();
   release();
-  await until("the one under way", async () => (await states())[0] === "delivered");
+  await eventually("the one under way", async () => (await states())[0] === "delivered");
   assert.deepEqual(await states(), ["delivered", "pending", "pending", "dropped", "dropped"]);
   assert.equal(receiver.received.length, 1, "a disabled webhook was told something");
   receiver.answer = (_received, response) => response.writeHead(204).end();
   await server.call(`PATCH /events/webhooks/${webhook}`, { enabled: true });
   await receiver.count(3);
-  await until("the rest", async () => !(await states()).includes("pending"));
+  await eventually("the rest", async () => !(await states()).includes("pending"));
   await update();
-  await until(
+  await eventually(
     "the newest",
     async () => (await states()).length === 4 && !(await states()).includes("pending"),
   );
@@ -333,7 +336,7 @@ it("the next server delivers pending and interrupted deliveries, in order", asyn
   assert.equal(sent[0]?.[0], sent[1]?.[0], "the repeated one has another id");
   assert.equal(sent[2]?.[1].eventData.reason, "shutdown");
   assert.equal(sent[2]?.[1].sandboxId, id);
-  await until("all delivered", async () =>
+  await eventually("all delivered", async () =>
     (await deliveries(second, webhook)).every(({ status }) => status === "delivered"),
   );
   assert.equal((await deliveries(second, webhook))[0]?.attempts, 1, "an attempt that was cut counted");

@@ -1,9 +1,10 @@
 import { randomBytes, randomUUID } from "node:crypto";
 import { type Clock, SandboxError, type TargetGuard } from "@coppice/core";
 import type { EventsConfig } from "../events-config.js";
-import type { DeliveryStore } from "../store/delivery-store.js";
-import type { Webhook } from "../store/webhook-store.js";
+import type { DeliveryTable } from "../store/delivery-table.js";
+import type { Webhook } from "../store/webhook-table.js";
 import type { WebhookRecords } from "./webhook-records.js";
+import { REASONS } from "../reasons.js";
 
 export type WebhookRequest = Pick<Webhook, "name" | "url" | "types" | "isEnabled"> & {
   /** Generated when absent. */
@@ -16,7 +17,7 @@ export interface WebhooksOptions {
   readonly settings: EventsConfig["webhooks"];
   /** Called from the start on. */
   readonly records: () => WebhookRecords;
-  readonly deliveries: () => DeliveryStore;
+  readonly deliveries: () => DeliveryTable;
   readonly guard: TargetGuard;
   readonly clock: Clock;
   /** Called when a delivery may be due. */
@@ -45,7 +46,7 @@ export class Webhooks {
     await records().change(tenant, webhook.id, (all) => {
       if (all.length < settings.maxWebhooks) return webhook;
       const text = `you have reached the maximum number of webhooks (${settings.maxWebhooks})`;
-      throw new SandboxError("webhook_limit_reached", text);
+      throw new SandboxError(REASONS.webhook_limit_reached, text);
     });
     return webhook;
   }
@@ -84,20 +85,23 @@ export class Webhooks {
     await this.get(tenant, id);
     if (!deliveries().repeat(id, delivery, clock.now())) {
       const text = `webhook '${id}' has no delivery '${delivery}' that is done`;
-      throw new SandboxError("delivery_not_found", text);
+      throw new SandboxError(REASONS.delivery_not_found, text);
     }
     onDue(id);
   }
 
   #checkUrl(url: string): void {
     if (this.#options.guard.permitsHost(new URL(url).hostname)) return;
-    throw new SandboxError("webhook_url_invalid", "validation error: url: its host is no public address");
+    throw new SandboxError(
+      REASONS.webhook_url_invalid,
+      "validation error: url: its host is no public address",
+    );
   }
 }
 
 /** @throws SandboxError not_found */
 function oneOf(all: readonly Webhook[], id: string): Webhook {
   const webhook = all.find((one) => one.id === id);
-  if (webhook === undefined) throw new SandboxError("webhook_not_found", `webhook '${id}' not found`);
+  if (webhook === undefined) throw new SandboxError(REASONS.webhook_not_found, `webhook '${id}' not found`);
   return webhook;
 }

@@ -14,10 +14,10 @@ const MAX_TOTAL_BYTES = 4096;
 export function parseMetadataHeaders(headers: IncomingHttpHeaders): Readonly<Record<string, string>> {
   const metadata: Record<string, string> = Object.create(null);
   let totalBytes = 0;
-  for (const [name, value] of Object.entries(headers)) {
+  for (const name of Object.keys(headers)) {
     if (!name.startsWith(PREFIX)) continue;
     const key = name.slice(PREFIX.length);
-    const text = String(value);
+    const text = String(headers[name]);
     if (key === "") throw invalid("a key cannot be empty");
     if (key.length > MAX_KEY_BYTES) {
       throw invalid(`a key is ${key.length} bytes long, the limit is ${MAX_KEY_BYTES}`);

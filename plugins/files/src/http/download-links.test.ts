@@ -3,7 +3,7 @@ import { mkdtemp, readFile, rm, stat, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { describe, it } from "node:test";
-import { fakeClock } from "@coppice/core/testing";
+import { fakeClock, memoryBackend } from "@coppice/core/testing";
 import { DownloadLinks } from "./download-links.js";
 import { persistentKey } from "./link-key.js";
 import { startFilesServer } from "../testing/files-server.js";
@@ -48,6 +48,30 @@ describe("A download link", () => {
     await files.server.sandboxes.kill(files.sandbox.record.id);
     const gone = await fetch(link.url);
     assert.deepEqual([gone.status, gone.headers.get("access-control-allow-origin")], [502, "*"]);
+  });
+
+  it("that is not of this server resumes no sandbox", async () => {
+    await using files = await startFilesServer({ backend: memoryBackend({ pausing: {} }) });
+    const { sandboxes, url } = files.server;
+    const { record } = await sandboxes.create({
+      template: "base",
+      timeoutMs: undefined,
+      secure: true,
+      autoResume: true,
+      onTimeout: "pause",
+    });
+    await sandboxes.pause(record.id);
+    const id = Buffer.from(record.id).toString("base64url");
+    const other = await files.fetch("/files/download-url", { method: "POST", body: '{"path":"a"}' });
+    const foreign = new URL(((await other.json()) as Link).url);
+    for (const path of ["x?path=a", `${id}.9999999999.${"0".repeat(64)}?path=a`, "/../x"]
+      .map((rest) => `/files/download-token/${rest}`)
+      .concat(foreign.pathname + foreign.search)) {
+      const headers = { "e2b-sandbox-id": record.id, "e2b-sandbox-port": "49983" };
+      const { status } = await fetch(new URL(path, url), { headers });
+      assert.ok(status >= 400, path);
+      assert.equal(sandboxes.get(record.id).record.state, "paused", path);
+    }
   });
 
   it("begins with https behind a proxy that says so", async () => {

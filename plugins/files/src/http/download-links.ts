@@ -2,12 +2,14 @@ import { createHmac, timingSafeEqual } from "node:crypto";
 import {
   type Clock,
   ENVD_PORT,
+  type Guard,
   SandboxError,
   type Sandboxes,
-  type TargetResolver,
   sandboxNotFound,
+  type Targets,
 } from "@coppice/core";
 import type { SandboxId } from "@coppice/core/backend";
+import { REASONS } from "../reasons.js";
 
 /** Routes of links: `/files/download-token/<token>?path=<path>`. */
 export const DOWNLOAD_TOKEN_PATH = "/files/download-token/";
@@ -62,10 +64,10 @@ export class DownloadLinks {
     const expected = this.#mac(sandboxId, path, expiresAt);
     const given = Buffer.from(mac, "hex");
     if (given.length !== expected.length || !timingSafeEqual(given, expected)) {
-      throw new SandboxError("download_link_invalid", "invalid download link");
+      throw new SandboxError(REASONS.download_link_invalid, "invalid download link");
     }
     if (expiresAt < Math.floor(this.#options.clock.now() / 1000)) {
-      throw new SandboxError("download_link_expired", "the download link has expired");
+      throw new SandboxError(REASONS.download_link_expired, "the download link has expired");
     }
     return sandboxId;
   }
@@ -83,15 +85,27 @@ export class DownloadLinks {
   }
 }
 
+/** Admits the bearer of a link to the sandbox that it is for: a refused one resumes none. */
+export function downloadLinkGuard(links: DownloadLinks): Guard {
+  return ({ url, target }) => {
+    const { token, path } = partsOf(url);
+    // The client may have named another sandbox itself.
+    if (links.check(token, path) !== target?.sandbox.record.id)
+      throw new SandboxError(REASONS.download_link_invalid, "invalid download link");
+  };
+}
+
 /**
  * Finds the sandbox of a download link, which only its token names. The resolver throws the errors of `check`. The key is
  * of the server that made the link.
  */
-export function downloadLinkTarget(links: DownloadLinks, sandboxes: Sandboxes): TargetResolver {
+export function downloadLinkTarget(
+  links: DownloadLinks,
+  sandboxes: Sandboxes,
+): Parameters<Targets["add"]>[0] {
   return async (_message, url) => {
     if (!url.pathname.startsWith(DOWNLOAD_TOKEN_PATH)) return undefined;
-    const token = url.pathname.slice(DOWNLOAD_TOKEN_PATH.length);
-    const path = url.searchParams.get("path") ?? "";
+    const { token, path } = partsOf(url);
     try {
       const sandboxId = links.check(token, path);
       const sandbox = sandboxes.find(sandboxId);
@@ -103,4 +117,8 @@ export function downloadLinkTarget(links: DownloadLinks, sandboxes: Sandboxes): 
       return { sandboxId, refusal: error as Error };
     }
   };
+}
+
+function partsOf({ pathname, searchParams }: URL): { readonly token: string; readonly path: string } {
+  return { token: pathname.slice(DOWNLOAD_TOKEN_PATH.length), path: searchParams.get("path") ?? "" };
 }

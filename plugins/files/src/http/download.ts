@@ -14,6 +14,7 @@ import {
 import type { UserFiles } from "../service/file-service.js";
 import { partialBody, wholeBody } from "./download-body.js";
 import { checkPreconditions, isConditional, isRangeWanted } from "../headers/preconditions.js";
+import { REASONS } from "../reasons.js";
 
 /** The agent's answer to one read. */
 const AT_ONCE_BYTES = 65_536;
@@ -38,19 +39,19 @@ export async function sendDownload(files: UserFiles, download: DownloadRequest):
   );
   if (coding === undefined) {
     throw new SandboxError(
-      "encoding_not_acceptable",
+      REASONS.encoding_not_acceptable,
       "error parsing Accept-Encoding: no acceptable encoding found, supported: [gzip]",
     );
   }
   const precondition = checkPreconditions(headers, modifiedAtMs);
-  if (precondition === "failed") throw new SandboxError("file_changed", "the file has changed");
+  if (precondition === "failed") throw new SandboxError(REASONS.file_changed, "the file has changed");
   const ranges =
     precondition === "proceed" && isRangeWanted(headers, modifiedAtMs)
       ? parseByteRanges(headers.range, sizeBytes)
       : "whole";
   if (ranges === "unsatisfiable") {
     response.setHeader("content-range", `bytes */${sizeBytes}`);
-    throw new SandboxError("range_not_satisfiable", "invalid range: failed to overlap");
+    throw new SandboxError(REASONS.range_not_satisfiable, "invalid range: failed to overlap");
   }
 
   // Read ahead for an unknown extension, and where the size may be wrong: files of /proc say 0.
@@ -84,7 +85,7 @@ export async function sendDownload(files: UserFiles, download: DownloadRequest):
   try {
     if (body.lengthBytes !== undefined && body.lengthBytes <= AT_ONCE_BYTES && coding === "identity") {
       // A stream would cost more than such a file.
-      response.end(Buffer.concat(await Array.fromAsync(body.content)));
+      response.end(await joined(body.content));
     } else if (coding === "gzip") {
       await pipeline(body.content, createGzip({ level: download.gzipLevel }), response);
     } else await pipeline(body.content, response);
@@ -92,4 +93,11 @@ export async function sendDownload(files: UserFiles, download: DownloadRequest):
     // A client that leaves in the middle is no error.
     if (!request.signal.aborted) throw error;
   }
+}
+
+async function joined(content: AsyncIterable<Uint8Array>): Promise<Uint8Array> {
+  const pieces: Uint8Array[] = [];
+  for await (const piece of content) pieces.push(piece);
+  const [only] = pieces;
+  return only !== undefined && pieces.length === 1 ? only : Buffer.concat(pieces);
 }

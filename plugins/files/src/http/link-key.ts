@@ -1,6 +1,5 @@
 import { randomBytes } from "node:crypto";
-import { readFile } from "node:fs/promises";
-import { replaceFile } from "@coppice/core/backend";
+import { keptFile } from "@coppice/core";
 
 const KEY_BYTES = 32;
 
@@ -9,16 +8,7 @@ const KEY_BYTES = 32;
  * @throws Error naming the file when it cannot be used.
  */
 export async function persistentKey(path: string): Promise<Buffer> {
-  const known = await readFile(path).catch((error: NodeJS.ErrnoException) => {
-    if (error.code !== "ENOENT") throw error;
-  });
-  if (known === undefined) return makeKey(path);
-  if (known.length === KEY_BYTES) return known;
-  throw new Error(`the key file ${path} has ${known.length} bytes instead of ${KEY_BYTES}: remove it`);
-}
-
-async function makeKey(path: string): Promise<Buffer> {
-  const key = randomBytes(KEY_BYTES);
-  await replaceFile(path, key, { mode: 0o600, flush: true });
-  return key;
+  const { contents } = await keptFile(path, () => randomBytes(KEY_BYTES));
+  if (contents.length === KEY_BYTES) return contents;
+  throw new Error(`the key file ${path} has ${contents.length} bytes instead of ${KEY_BYTES}: remove it`);
 }

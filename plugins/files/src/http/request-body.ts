@@ -13,10 +13,24 @@ export function requestBody(message: IncomingMessage, limitBytes: number): Async
   if (coding !== "gzip" && coding !== "identity") {
     throw undecodable(`unsupported Content-Encoding: ${coding}`);
   }
-  if (coding === "identity" && Number(message.headers["content-length"]) > limitBytes) {
-    throw tooLarge(limitBytes);
-  }
-  return limited(coding === "gzip" ? gunzipped(message) : received(message), limitBytes);
+  if (coding === "gzip") return limited(gunzipped(message), limitBytes);
+  const length = message.headers["content-length"];
+  if (length === undefined) return limited(received(message), limitBytes);
+  if (Number(length) > limitBytes) throw tooLarge(limitBytes);
+  // The parser of HTTP holds it to its length.
+  return received(message);
+}
+
+/**
+ * The body of a request when it is here already: small ones come with their headers, and a stream costs more than
+ * such a file. Undefined for any other body, which is left as it is.
+ */
+export function arrivedBody(message: IncomingMessage, limitBytes: number): Buffer | undefined {
+  const { "content-encoding": coding, "content-length": length } = message.headers;
+  if (!message.complete || coding !== undefined || length === undefined) return undefined;
+  const lengthBytes = Number(length);
+  if (lengthBytes > limitBytes || message.readableLength !== lengthBytes) return undefined;
+  return (message.read() as Buffer | null) ?? Buffer.alloc(0);
 }
 
 async function* limited(body: AsyncIterable<Uint8Array>, limitBytes: number): AsyncGenerator<Uint8Array> {

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { it } from "node:test";
-import { goFileMode } from "./go-file-mode.js";
+import { goFileMode } from "./entry-info.js";
 
 it("A mode is printed the way Go prints it", () => {
   const expected: Readonly<Record<number, string>> = {

@@ -1,6 +1,6 @@
 import { posix } from "node:path";
-import { type LiveSandbox, type Reason, SandboxError, resolveSandboxPath } from "@coppice/core";
-import type { ErrorCode, FileInfo, Files, OpenFile, User } from "@coppice/core/backend";
+import { type LiveSandbox, resolveSandboxPath, SandboxError } from "@coppice/core";
+import type { ErrorCode, FileInfo, Files, OpenFile, Reason, User } from "@coppice/core/backend";
 import type { FilesConfig } from "../files-config.js";
 import { RealPaths } from "./real-paths.js";
 
@@ -114,11 +114,13 @@ export class UserFiles {
   /** Opens a regular file to be read. */
   async open(path: string): Promise<OpenFile> {
     const absolute = this.resolve(path);
-    const failed = failureOf(`error opening file '${absolute}'`);
+    const doing = `error opening file '${absolute}'`;
     const missing = explainedAs("path_not_found", `path '${absolute}' does not exist`);
     return translateErrors(this.#files.read(absolute), {
-      internal: failed,
-      permission_denied: failed,
+      internal: failureOf(doing),
+      // No failure of the server: the memory of a process, for example.
+      permission_denied: (error) =>
+        new SandboxError("path_not_permitted", `${doing}: ${error.message}`, { cause: error }),
       not_found: missing,
       invalid_argument: async () => {
         const info = await this.#statIfPresent(absolute);
@@ -199,6 +201,19 @@ export class UserFiles {
 
   async #write(
     path: string,
+    content: Content,
+    metadata: Readonly<Record<string, string>>,
+  ): Promise<FileInfo> {
+    const files = this.#files;
+    if (content instanceof Uint8Array && files.writeWhole !== undefined) {
+      const options = { user: this.#user.name, metadata };
+      return this.#explained(files.writeWhole(path, content, options), path, () => content.byteLength);
+    }
+    return this.#writeStream(path, content instanceof Uint8Array ? once(content) : content, metadata);
+  }
+
+  async #writeStream(
+    path: string,
     content: AsyncIterable<Uint8Array>,
     metadata: Readonly<Record<string, string>>,
   ): Promise<FileInfo> {
@@ -216,16 +231,21 @@ export class UserFiles {
       }
     }
     try {
-      return await translateErrors(this.#files.write(path, counted(), { user: this.#user.name, metadata }), {
-        resource_exhausted: (error) => withoutRoom(error, writtenBytes),
-        invalid_argument: (error) => this.#whyNotWritten(path, error),
-        already_exists: (error) => this.#whyNotWritten(path, error),
-      });
+      const written = this.#files.write(path, counted(), { user: this.#user.name, metadata });
+      return await this.#explained(written, path, () => writtenBytes);
     } catch (error) {
       // A backend may wrap the error of the client's stream.
       if (sourceFailure !== undefined) throw sourceFailure.error;
       throw error;
     }
+  }
+
+  #explained(written: Promise<FileInfo>, path: string, writtenBytes: () => number): Promise<FileInfo> {
+    return translateErrors(written, {
+      resource_exhausted: (error) => withoutRoom(error, writtenBytes()),
+      invalid_argument: (error) => this.#whyNotWritten(path, error),
+      already_exists: (error) => this.#whyNotWritten(path, error),
+    });
   }
 
   async #whyNotWritten(path: string, error: SandboxError): Promise<SandboxError> {
@@ -261,13 +281,20 @@ export class UserFiles {
   }
 }
 
+/** Content of a file: a stream, or all of it. */
+type Content = AsyncIterable<Uint8Array> | Uint8Array;
+
 export interface Upload {
   /**
    * Writes one file completely, or nothing when `content` throws.
    * @throws SandboxError invalid_argument (a directory, a path used before, too many files), resource_exhausted (with a
    * `shortage`), internal (a file where a directory is needed).
    */
-  write(path: string, content: AsyncIterable<Uint8Array>): Promise<FileInfo>;
+  write(path: string, content: Content): Promise<FileInfo>;
+}
+
+async function* once(content: Uint8Array): AsyncGenerator<Uint8Array> {
+  yield content;
 }
 
 /** Other shortages, such as of descriptors, stay as they are. */

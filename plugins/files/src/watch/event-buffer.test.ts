@@ -1,8 +1,9 @@
 import assert from "node:assert/strict";
 import { it } from "node:test";
-import { SandboxError } from "@coppice/core";
+import { MemoryRoom, SandboxError } from "@coppice/core";
 import { fakeClock } from "@coppice/core/testing";
 import { EventBuffer } from "./event-buffer.js";
+import { REASONS } from "../reasons.js";
 
 const created = (name: string) => ({ name, type: "create" }) as const;
 
@@ -26,6 +27,24 @@ it("A reader that was too slow gets what there is, then an error, never a gap", 
   }
 });
 
+it("Where the room of all is full, the reader that has the most to take loses it, and gets an error", () => {
+  const room = new MemoryRoom(1_000_000);
+  const [evil, good] = ["evil", "good"].map((tenant) => {
+    const buffer: EventBuffer = new EventBuffer(
+      10_000,
+      room.open({ tenant, sandbox: tenant, giveUp: () => buffer.drop() }),
+    );
+    return buffer;
+  });
+  for (let count = 0; count < 100; count++) good?.push(created("x".repeat(4000)));
+  for (let count = 0; count < 300; count++) evil?.push(created("x".repeat(4000)));
+  assert.throws(() => evil?.take(), { code: "resource_exhausted", message: /files.maxHeldEvents is full/ });
+  good?.push(created("later"));
+  assert.equal(good?.take().length, 101);
+  for (let count = 0; count < 200; count++) good?.push(created("x".repeat(4000)));
+  assert.equal(good?.take().length, 200, "what was taken counts no more");
+});
+
 it("A reader waits for an event, a failure, the time or its own end", async () => {
   const clock = fakeClock();
   const buffer = new EventBuffer(2);
@@ -47,7 +66,7 @@ it("A reader waits for an event, a failure, the time or its own end", async () =
   await untilAbort;
 
   const untilFailure = wait();
-  buffer.fail(new SandboxError("watch_failed", "the disk is on fire"));
+  buffer.fail(new SandboxError(REASONS.watch_failed, "the disk is on fire"));
   await untilFailure;
   assert.throws(() => buffer.take(), { code: "internal" });
 });

@@ -2,6 +2,7 @@ import { relative } from "node:path";
 import { watch } from "chokidar";
 import { SandboxError, messageOf } from "@coppice/core";
 import type { EventBuffer } from "./event-buffer.js";
+import { REASONS } from "../reasons.js";
 
 export interface HostWatchOptions {
   /** Absolute, inside the sandbox. */
@@ -72,5 +73,5 @@ function watchFailure(error: unknown): SandboxError {
   const code = error instanceof Error && "code" in error ? error.code : undefined;
   return code === "ENOSPC" || code === "EMFILE"
     ? new SandboxError("watch_limit_reached", "this host has no file watches left", { cause: error })
-    : new SandboxError("watch_failed", `the watch failed: ${messageOf(error)}`, { cause: error });
+    : new SandboxError(REASONS.watch_failed, `the watch failed: ${messageOf(error)}`, { cause: error });
 }

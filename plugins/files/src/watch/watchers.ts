@@ -1,17 +1,18 @@
 import { randomBytes } from "node:crypto";
 import { stat, statfs } from "node:fs/promises";
-import { type Clock, createToken, type LiveSandbox, SandboxError } from "@coppice/core";
+import { type Clock, createToken, type LiveSandbox, MemoryRoom, SandboxError } from "@coppice/core";
 import { type WatchEvent, networkMountError } from "@coppice/core/backend";
 import type { FilesConfig } from "../files-config.js";
 import { EventBuffer } from "./event-buffer.js";
 import { startHostWatch } from "./host-watch.js";
+import { REASONS } from "../reasons.js";
 
 // f_type of statfs(2), in the order of <linux/magic.h>: CIFS, FUSE, NFS, SMB, SMB 2.
 const NETWORK_TYPES: ReadonlySet<number> = new Set([0xff534d42, 0x65735546, 0x6969, 0x517b, 0xfe534d42]);
 
 interface WatchersOptions extends Pick<
   FilesConfig,
-  "maxWatchersPerSandbox" | "maxWatchedEntries" | "maxBufferedEvents"
+  "maxWatchersPerSandbox" | "maxWatchedEntries" | "maxBufferedEvents" | "maxHeldEvents"
 > {
   readonly clock: Clock;
 }
@@ -61,9 +62,11 @@ interface SandboxWatches {
 export class Watchers implements DirectoryWatches {
   readonly #options: WatchersOptions;
   readonly #sandboxes = new Map<LiveSandbox, SandboxWatches>();
+  readonly #room: MemoryRoom;
 
   constructor(options: WatchersOptions) {
     this.#options = options;
+    this.#room = new MemoryRoom(options.maxHeldEvents);
   }
 
   async open(sandbox: LiveSandbox, request: WatchRequest): Promise<DirectoryWatch> {
@@ -73,7 +76,9 @@ export class Watchers implements DirectoryWatches {
       throw new SandboxError("watch_limit_reached", `a sandbox can have ${maxWatchersPerSandbox} watches`);
     }
     watches.count++;
-    const buffer = new EventBuffer(maxBufferedEvents);
+    const { id, owner: tenant } = sandbox.record;
+    const held = this.#room.open({ tenant, sandbox: id, giveUp: () => buffer.drop() });
+    const buffer: EventBuffer = new EventBuffer(maxBufferedEvents, held);
     let stop: () => Promise<void>;
     try {
       await requireDirectory(sandbox, request.path);
@@ -88,6 +93,7 @@ export class Watchers implements DirectoryWatches {
         watches.count--;
         watches.closers.delete(close);
         buffer.fail(sandbox.ended.aborted ? endOf(sandbox) : closed());
+        held.empty();
         closing = stop();
       }
       return closing;
@@ -116,7 +122,8 @@ export class Watchers implements DirectoryWatches {
   /** @throws SandboxError not_found */
   find(sandbox: LiveSandbox, id: string): DirectoryWatch {
     const found = this.#sandboxes.get(sandbox)?.byId.get(id);
-    if (found === undefined) throw new SandboxError("watcher_not_found", `watcher with id ${id} not found`);
+    if (found === undefined)
+      throw new SandboxError(REASONS.watcher_not_found, `watcher with id ${id} not found`);
     return found;
   }
 
@@ -165,7 +172,10 @@ export class Watchers implements DirectoryWatches {
       };
     }
     if (files.hostPath === undefined) {
-      throw new SandboxError("watching_unsupported", "the backend of this sandbox cannot watch directories");
+      throw new SandboxError(
+        REASONS.watching_unsupported,
+        "the backend of this sandbox cannot watch directories",
+      );
     }
     const hostPath = await files.hostPath(path);
     if (!allowNetworkMounts && (await isNetworkMount(hostPath, await files.hostPath("/")))) {
@@ -194,7 +204,7 @@ function endOf(sandbox: LiveSandbox): SandboxError {
 }
 
 function closed(): SandboxError {
-  return new SandboxError("watch_closed", "the watch was closed");
+  return new SandboxError(REASONS.watch_closed, "the watch was closed");
 }
 
 async function forward(source: AsyncIterable<WatchEvent>, buffer: EventBuffer): Promise<void> {
@@ -205,7 +215,7 @@ async function forward(source: AsyncIterable<WatchEvent>, buffer: EventBuffer): 
     buffer.fail(
       error instanceof SandboxError
         ? error
-        : new SandboxError("watch_failed", "the watch broke off", { cause: error }),
+        : new SandboxError(REASONS.watch_failed, "the watch broke off", { cause: error }),
     );
   }
 }

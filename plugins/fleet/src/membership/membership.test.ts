@@ -9,10 +9,12 @@ import { fakeClock, type FakeClock } from "@coppice/core/testing";
 import { SqliteStore } from "../store/sqlite/sqlite-store.js";
 import { type FleetStore, StoreUnavailable } from "../store/fleet-store.js";
 import { Fence } from "./fence.js";
+import { FleetSecrets } from "../trust/fleet-secrets.js";
 import { Membership } from "./membership.js";
 import { nodeOf } from "./node-record.js";
 
 const LEASE_MS = 10_000;
+const secrets = new FleetSecrets({ secret: "s".repeat(32) });
 
 interface Fleet extends AsyncDisposable {
   readonly clock: FakeClock;
@@ -21,6 +23,8 @@ interface Fleet extends AsyncDisposable {
   isReachable: boolean;
   /** Renewals that get no answer before they are given up. */
   hangingRenewals: number;
+  /** Time that a renewal's answer takes. */
+  slowMs: number;
   /** True: members find out that nobody can reach it. */
   lacksMajority: boolean;
   member(node: string, identity?: string): Watched;
@@ -37,6 +41,7 @@ async function openFleet(): Promise<Fleet> {
   const store = new SqliteStore({
     path: join(directory, "fleet.sqlite"),
     clock,
+    monotonic: () => clock.now(),
     pollMs: 5,
     keptRevisions: 100,
   });
@@ -46,6 +51,7 @@ async function openFleet(): Promise<Fleet> {
     store,
     isReachable: true,
     hangingRenewals: 0,
+    slowMs: 0,
     lacksMajority: false,
     member(node, identity = node) {
       const reachable: FleetStore = new Proxy(store, {
@@ -60,7 +66,10 @@ async function openFleet(): Promise<Fleet> {
               signal.throwIfAborted();
             }
             if (!fleet.isReachable) throw new StoreUnavailable("unreachable");
-            return method.apply(target, args);
+            const answer = method.apply(target, args);
+            if (name === "renew" && fleet.slowMs > 0)
+              await new Promise<void>((resolve) => clock.after(fleet.slowMs, resolve));
+            return answer;
           };
         },
       });
@@ -68,6 +77,8 @@ async function openFleet(): Promise<Fleet> {
         store: reachable,
         node,
         identity: () => identity,
+        run: "run",
+        secrets,
         address: () => `http://${node}`,
         version: "1",
         memoryMiB: 1024,
@@ -113,6 +124,24 @@ describe("a member of a fleet", () => {
     assert.equal(await fleet.store.get("nodes/one"), undefined);
     assert.throws(() => membership.require(), { code: "unavailable" });
     assert.deepEqual(happened, ["joined", "fenced"]);
+  });
+
+  it("counts a lease from before its renewal was asked for, however long the answer takes", async () => {
+    await using fleet = await openFleet();
+    const { membership } = fleet.member("one");
+    await membership.start();
+    fleet.slowMs = 2000;
+    // The question of the first renewal, and its answer; then none is answered any more.
+    await pass(fleet.clock, LEASE_MS / 3 + 500);
+    const askedMs = fleet.clock.now();
+    await pass(fleet.clock, 2500);
+    fleet.isReachable = false;
+    const answeredAfterMs = fleet.clock.now() - askedMs;
+    assert.ok(membership.fence.leftMs > LEASE_MS / 2, "it was renewed");
+    assert.ok(
+      membership.fence.leftMs <= 0.9 * LEASE_MS - answeredAfterMs + 500,
+      String(membership.fence.leftMs),
+    );
   });
 
   it("stops acting before its lease ends where the store cannot be reached, and goes on if it never ended", async () => {
@@ -183,7 +212,7 @@ describe("a member of a fleet", () => {
     await membership.stop(true);
     await pass(fleet.clock, 2 * LEASE_MS);
     const found = await fleet.store.get("nodes/one");
-    assert.ok(found && nodeOf(found)?.stoppedAtMs !== undefined);
+    assert.ok(found && nodeOf(found, secrets)?.stoppedAtMs !== undefined);
     const again = fleet.member("one");
     await again.membership.start();
     again.membership.require();

@@ -7,13 +7,19 @@ import {
   UnknownOutcome,
 } from "../store/fleet-store.js";
 import { Fence } from "./fence.js";
+import type { FleetSecrets } from "../trust/fleet-secrets.js";
 import { NODES, nodeOf, nodeText } from "./node-record.js";
+import { REASONS } from "../reasons.js";
 
 export interface MembershipOptions {
   readonly store: FleetStore;
   /** This server's name in the fleet. */
   readonly node: string;
   readonly identity: () => string;
+  /** Of this process. */
+  readonly run: string;
+  /** Of the fleet: they prove its record. */
+  readonly secrets: FleetSecrets;
   readonly address: () => string;
   readonly version: string;
   /** Of this machine. */
@@ -140,10 +146,10 @@ export class Membership {
   }
 
   async #putNode(lease: Lease): Promise<number> {
-    const { store, node, identity } = this.#options;
+    const { store, node, identity, secrets } = this.#options;
     const key = NODES + node;
     const found = await store.get(key);
-    if (found !== undefined && nodeOf(found)?.identity !== identity())
+    if (found !== undefined && nodeOf(found, secrets)?.identity !== identity())
       throw new Error(`another server of the fleet has the name '${node}': set fleet.node`);
     const check = { key, modRevision: found?.modRevision ?? 0 };
     const revision = await store.commit([check], [{ put: key, value: this.#text(), lease }]);
@@ -152,10 +158,10 @@ export class Membership {
   }
 
   #text(stoppedAtMs?: number): string {
-    const { identity, address, version, memoryMiB, clock } = this.#options;
+    const { node, identity, run, address, version, memoryMiB, clock, secrets } = this.#options;
     const joinedAtMs = clock.now();
-    const facts = { identity: identity(), address: address(), version, memoryMiB };
-    return nodeText({ ...facts, joinedAtMs, stoppedAtMs });
+    const facts = { identity: identity(), run, address: address(), version, memoryMiB };
+    return nodeText(node, { ...facts, joinedAtMs, stoppedAtMs }, secrets);
   }
 
   #schedule(delayMs = this.#options.leaseMs / RENEWALS): void {
@@ -261,7 +267,7 @@ export class Membership {
 
 function fenced(): SandboxError {
   return new SandboxError(
-    "fleet_fenced",
+    REASONS.fleet_fenced,
     "this server has lost its place in the fleet for now, please retry",
   );
 }

@@ -10,6 +10,7 @@ import { freePort, startTestServer, type TestServer } from "@coppice/core/testin
 import { fleetConfig } from "../fleet-config.js";
 import { NODES, nodeText } from "../membership/node-record.js";
 import { plugin } from "../plugin.js";
+import { FleetSecrets } from "../trust/fleet-secrets.js";
 import { peerConnections } from "../routing/http-peer.js";
 import { openStore } from "../store/open-store.js";
 import { type Cluster, reasonWithoutEtcd, startEtcd } from "../testing/start-etcd.js";
@@ -18,6 +19,7 @@ import { type ExamineFleetOptions, examineFleet } from "./examine-fleet.js";
 const SECRET = "5eed".repeat(16);
 const LOOPBACK = "127.0.0.1";
 const LEASE_MS = 600_000;
+const secrets = new FleetSecrets({ secret: SECRET });
 
 const routes = definePlugin({
   name: "routes",
@@ -38,16 +40,17 @@ async function examine(
 ): Promise<readonly Finding[]> {
   const config = fleetConfig.parse({ address: "http://127.0.0.1:1", secret: SECRET, ...store });
   const opened = openStore(config, systemClock);
-  using connections = peerConnections({});
+  using connections = peerConnections({ maxAnswer: 1024 });
   try {
     for (const [node, address] of Object.entries(overrides.records ?? {})) {
-      const value = nodeText({ identity: node, address, version: "1", joinedAtMs: 0 });
+      const facts = { identity: node, address, version: "1", joinedAtMs: 0 };
+      const value = nodeText(node, facts, secrets);
       await opened.commit([], [{ put: NODES + node, value }]);
     }
     const { signal } = new AbortController();
     const common = {
       store: opened,
-      secret: SECRET,
+      secrets,
       connections,
       connectMs: 1000,
       clock: systemClock,
@@ -93,8 +96,10 @@ describe("coppice doctor of a server of a fleet", () => {
         /^fail .*certificate or a protocol.*wrong version.* -> .*fleet\.ca/,
       );
       assert.match(about(findings, "the store reads"), /^ok .*p99 .*writes in/);
-      const strangers = await examine(store, { secret: "another secret of 32 characters or more" });
-      assert.match(about(strangers, "'right'"), /^fail .*another secret -> .*fleet\.secret/);
+      const strangers = await examine(store, {
+        secrets: new FleetSecrets({ secret: "another secret of 32 characters or more" }),
+      });
+      assert.match(about(strangers, "'right'"), /^fail .*proven by none .* -> .*fleet\.secret/);
       const busy = await examine(store, { leaseMs: 0.001 });
       assert.match(about(busy, "the store reads"), /^warn .*slow for a lease/);
     } finally {

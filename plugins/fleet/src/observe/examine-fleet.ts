@@ -1,12 +1,13 @@
 import { messageOf, type Clock, type Finding } from "@coppice/core";
 import { z } from "zod";
-import { NODES, nodeOf } from "../membership/node-record.js";
+import { NODES, nodeOf, type NodeRecord } from "../membership/node-record.js";
 import { HttpPeer, type PeerConnections, PeerRefusal } from "../routing/http-peer.js";
+import type { FleetSecrets } from "../trust/fleet-secrets.js";
 import type { FleetStore, StoreMember } from "../store/fleet-store.js";
 
 export interface ExamineFleetOptions {
   readonly store: FleetStore;
-  readonly secret: string;
+  readonly secrets: FleetSecrets;
   readonly connections: PeerConnections;
   readonly connectMs: number;
   readonly leaseMs: number;
@@ -37,10 +38,10 @@ export async function examineFleet(options: ExamineFleetOptions): Promise<readon
     findings.push(await latency(options));
     const { entries } = await store.list(NODES);
     const servers = entries.flatMap((entry) => {
-      const node = nodeOf(entry);
+      const node = nodeOf(entry, options.secrets);
       return node === undefined || node.stoppedAtMs !== undefined
         ? []
-        : [{ name: entry.key.slice(NODES.length), address: node.address }];
+        : [{ ...node, name: entry.key.slice(NODES.length) }];
     });
     findings.push(...(await Promise.all(servers.map((server) => serverFinding(server, options)))));
   } catch (error) {
@@ -99,16 +100,24 @@ async function latency({ store, leaseMs }: ExamineFleetOptions): Promise<Finding
 }
 
 async function serverFinding(
-  { name, address }: { readonly name: string; readonly address: string },
-  { secret, connections, connectMs, clock, signal }: ExamineFleetOptions,
+  { name, ...node }: NodeRecord & { readonly name: string },
+  { secrets, connections, connectMs, clock, signal }: ExamineFleetOptions,
 ): Promise<Finding> {
+  const { address, secret } = node;
+  if (secret === undefined)
+    return {
+      severity: "fail",
+      message: `the record of server '${name}' at ${address} is proven by none of this one's secrets: it is not used`,
+      fix: `set the same fleet.secret on all servers; where '${name}' is none of them, somebody else writes to the store`,
+    };
+  const onFailure = (): void => undefined;
   const peer = new HttpPeer({
-    address,
     node: name,
-    secret,
+    server: { ...node, secret },
+    secrets,
     connections,
     connectMs,
-    onFailure: () => undefined,
+    onFailure,
   });
   const limit = AbortSignal.any([signal, AbortSignal.timeout(connectMs)]);
   const server = `server '${name}' at ${address}`;

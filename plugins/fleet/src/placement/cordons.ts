@@ -24,7 +24,7 @@ export function openServers({
   cordons,
 }: FleetServers): readonly (readonly [string, NodeRecord])[] {
   return [...nodes.entries()].filter(
-    ([name, { stoppedAtMs }]) =>
-      name !== node && stoppedAtMs === undefined && cordons.get(name) === undefined,
+    ([name, { secret, stoppedAtMs }]) =>
+      name !== node && secret !== undefined && stoppedAtMs === undefined && cordons.get(name) === undefined,
   );
 }

@@ -5,6 +5,7 @@ import type { Check, FleetStore } from "../store/fleet-store.js";
 import type { KeyView } from "../store/key-view.js";
 import { openServers } from "./cordons.js";
 import { MACHINE, type Offer } from "./offer.js";
+import { REASONS } from "../reasons.js";
 
 export interface FleetPlacementOptions {
   readonly node: string;
@@ -95,7 +96,7 @@ export class FleetPlacement {
     if (best !== undefined) return best;
     if ("load" in own && isCordoned)
       throw new SandboxError(
-        "fleet_unavailable",
+        REASONS.fleet_unavailable,
         `server '${node}' gets no new sandboxes, and no other one can have this one`,
       );
     if ("load" in own || !isUnknown(own)) return undefined;

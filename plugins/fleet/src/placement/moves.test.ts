@@ -2,21 +2,24 @@ import assert from "node:assert/strict";
 import { describe, it } from "node:test";
 import { SandboxError, type SnapshotRecord } from "@coppice/core";
 import { Moves, type MovesOptions } from "./moves.js";
+import { REASONS } from "../reasons.js";
 
 const ID = "old";
 
 /** A server with one sandbox, and another one that answers as told. */
 function world({
   state = "running",
+  mounts = [],
   during = (): void => {},
   answer = { id: "new", server: "b" },
 }: {
   readonly state?: string;
+  readonly mounts?: readonly object[];
   readonly during?: (changeTo: (state: string) => void) => void;
   readonly answer?: object;
 } = {}) {
   const done: string[] = [];
-  let record = { id: ID, owner: "me", state, mounts: [], endsAtMs: 50_000 };
+  let record = { id: ID, owner: "me", state, mounts, endsAtMs: 50_000 };
   const changeTo = (next: string): void => void (record = { ...record, state: next });
   let isThere = true;
   const note = async (what: string, next?: string): Promise<void> => {
@@ -91,7 +94,7 @@ describe("the move of a sandbox", () => {
 
   it("leaves it running, with the rest of its life, when the other server refuses or is lost", async () => {
     const fail = (): never => {
-      throw new SandboxError("fleet_unavailable", "it is gone");
+      throw new SandboxError(REASONS.fleet_unavailable, "it is gone");
     };
     for (const options of [{ answer: { refusal: "no room" } }, { during: fail }]) {
       const { moved, done } = await move(options);
@@ -100,8 +103,34 @@ describe("the move of a sandbox", () => {
     }
   });
 
+  it("is refused for one with volumes, which are of its server, and touches nothing", async () => {
+    const { moved, done } = await move({ mounts: [{ volume: "one" }] });
+    assert.match(JSON.stringify(moved), /refusal.*has volumes/);
+    assert.deepEqual(done, []);
+  });
+
   it("leaves a paused one paused", async () => {
     const { done } = await move({ state: "paused", answer: { refusal: "no room" } });
     assert.deepEqual(done, ["lend", "/arrivals b", "take back"]);
+  });
+
+  it("leaves nothing at the other server when it could not be paused there, or its time not be set", async () => {
+    for (const failing of ["pause", "setTimeout"]) {
+      const killed: string[] = [];
+      const sandboxes = {
+        create: async () => ({ record: { id: "new" } }),
+        pause: async () => {},
+        setTimeout: async () => {},
+        kill: async (id: string) => void killed.push(id),
+        [failing]: async () => assert.fail("it cannot"),
+      };
+      const arriving = new Moves({ sandboxes } as unknown as MovesOptions);
+      const request = { template: "base", timeoutMs: undefined, secure: false };
+      await assert.rejects(
+        arriving.arrive({ request, leftMs: 5, isPaused: true }, new AbortController().signal),
+        /it cannot/,
+      );
+      assert.deepEqual(killed, ["new"], failing);
+    }
   });
 });

@@ -12,6 +12,7 @@ import {
 } from "@coppice/core";
 import { z } from "zod";
 import type { FleetPlacement } from "./fleet-placement.js";
+import { REASONS } from "../reasons.js";
 
 /** A sandbox for another server, as this one asks for it. */
 export const arrival = z.object({
@@ -136,10 +137,13 @@ export class Moves {
       if (server !== undefined) {
         const answer = moveAnswer.parse(await ask(server, "/arrivals", wanted, signal));
         if ("id" in answer) return answer;
-        throw new SandboxError("fleet_unavailable", `server '${server}' refuses it: ${answer.refusal}`);
+        throw new SandboxError(REASONS.fleet_unavailable, `server '${server}' refuses it: ${answer.refusal}`);
       }
       if (clock.now() > untilMs)
-        throw new SandboxError("fleet_unavailable", "no other server can have it: by room, backend or quota");
+        throw new SandboxError(
+          REASONS.fleet_unavailable,
+          "no other server can have it: by room, backend or quota",
+        );
       await sleep(PAUSE_MS, undefined, { signal });
     }
   }

@@ -1,14 +1,13 @@
-import {
-  type Clock,
-  type CommonRecords,
-  digestOf,
-  type Logger,
-  type RecordFollower,
-  type TenantRecord,
-} from "@coppice/core";
+import { type Clock, digestOf, type Logger, type TenantRecords } from "@coppice/core";
 import type { FleetStore } from "../store/fleet-store.js";
 import { KeyView } from "../store/key-view.js";
 import { untilCommitted } from "./until-committed.js";
+
+/** How core opens records of a kind. */
+type RecordSource = Parameters<TenantRecords["use"]>[0];
+type RecordFollower = Parameters<RecordSource>[1];
+type CommonRecords = Awaited<ReturnType<RecordSource>>;
+type TenantRecord = Parameters<RecordFollower["began"]>[0][number];
 
 export interface FleetRecordsOptions {
   readonly store: FleetStore;

@@ -1,7 +1,7 @@
 import { digestOf } from "@coppice/core";
 import { z } from "zod";
 import type { Entry } from "../store/fleet-store.js";
-import { parsedText } from "../store/parsed-text.js";
+import { parsedText, time } from "../store/parsed-text.js";
 
 /** Keys of sandboxes, by id. */
 export const SANDBOXES = "sandboxes/";
@@ -17,11 +17,11 @@ const record = z.object({
   tenant: z.string(),
   template: z.string(),
   backend: z.string(),
-  startedAtMs: z.number(),
+  startedAtMs: time,
   /** SHA-256 of its access token, whose bearers may read of its end. */
   tokenDigest: z.string().optional(),
   /** When its server was found gone; it ended then. */
-  lostAtMs: z.number().optional(),
+  lostAtMs: time.optional(),
 });
 
 /** A sandbox as the whole fleet knows it; its server knows more. */

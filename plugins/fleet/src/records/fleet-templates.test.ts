@@ -4,7 +4,9 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, before, describe, it } from "node:test";
 import { systemClock } from "@coppice/core";
+import { eventually } from "@coppice/core/testing";
 import { fleetConfig } from "../fleet-config.js";
+import { FleetSecrets } from "../trust/fleet-secrets.js";
 import { NODES, nodeOf, nodeText } from "../membership/node-record.js";
 import type { FleetStore } from "../store/fleet-store.js";
 import { KeyView } from "../store/key-view.js";
@@ -12,6 +14,7 @@ import { openStore } from "../store/open-store.js";
 import { type Cluster, reasonWithoutEtcd, startEtcd } from "../testing/start-etcd.js";
 import { FleetTemplates } from "./fleet-templates.js";
 
+const secrets = new FleetSecrets({ secret: "s".repeat(32) });
 const LOG = { debug: () => {}, error: () => {} };
 
 function cases(storeOf: () => object): void {
@@ -27,12 +30,7 @@ function cases(storeOf: () => object): void {
       joinedAtMs: 1,
       stoppedAtMs,
     };
-    await store.commit([], [{ put: NODES + node, value: nodeText(facts) }]);
-  };
-  const until = async (isTrue: () => boolean): Promise<void> => {
-    for (let tries = 0; tries < 200 && !isTrue(); tries += 1)
-      await new Promise((resolve) => setTimeout(resolve, 20));
-    assert.ok(isTrue());
+    await store.commit([], [{ put: NODES + node, value: nodeText(node, facts, secrets) }]);
   };
   const templatesOf = async (node: string): Promise<FleetTemplates> => {
     const key = NODES + node;
@@ -48,7 +46,7 @@ function cases(storeOf: () => object): void {
     const settings = { address: "http://127.0.0.1:1", secret: "s".repeat(32), ...storeOf() };
     store = openStore(fleetConfig.parse(settings), systemClock);
     for (const node of ["a", "b"]) await enter(node);
-    nodes = new KeyView({ store, prefix: NODES, parse: nodeOf, log: LOG });
+    nodes = new KeyView({ store, prefix: NODES, parse: (entry) => nodeOf(entry, secrets), log: LOG });
     await nodes.start();
   });
   after(async () => {
@@ -67,9 +65,9 @@ function cases(storeOf: () => object): void {
     await enter("a", 2);
     await assert.rejects(b.put("t", "stolen", known), { reason: "fleet_unavailable" });
     await store.commit([], [{ delete: `${NODES}a` }]);
-    await until(() => nodes.get("a") === undefined);
+    await eventually("the loss of a", () => nodes.get("a") === undefined);
     await b.put("t", "two", await b.read("t"));
-    await until(() => a.get("t")?.keeper === "other");
+    await eventually("another keeper", () => a.get("t")?.keeper === "other");
 
     const late = await a.read("t");
     await assert.rejects(a.put("t", "late", late), { reason: "fleet_unavailable" }, "its place is lost");
@@ -91,7 +89,7 @@ function cases(storeOf: () => object): void {
     await b.put("t", undefined, await b.read("t"));
     const told = await b.read("t");
     assert.deepEqual([told?.value, told?.keeper], [undefined, "self"]);
-    await until(() => b.get("t") === undefined);
+    await eventually("its removal", () => b.get("t") === undefined);
     assert.equal(await b.read("t"), undefined);
   });
 }

@@ -1,10 +1,14 @@
-import { type Logger, SandboxError, type SharedTemplate, type TemplateRecords } from "@coppice/core";
+import { type Logger, SandboxError, type SharedTemplates } from "@coppice/core";
 import { z } from "zod";
 import type { Membership } from "../membership/membership.js";
 import { NODES, type NodeRecord } from "../membership/node-record.js";
 import type { Check, Entry, FleetStore } from "../store/fleet-store.js";
 import { KeyView } from "../store/key-view.js";
 import { parsedText } from "../store/parsed-text.js";
+import { REASONS } from "../reasons.js";
+
+type TemplateRecords = NonNullable<SharedTemplates["records"]>;
+type SharedTemplate = NonNullable<ReturnType<TemplateRecords["get"]>>;
 
 /** Keys of templates that servers other than their own can fetch, by id. */
 const TEMPLATES = "templates/";
@@ -79,7 +83,7 @@ export class FleetTemplates implements TemplateRecords {
     if ((await store.commit(checks, [{ put: key, value, lease }])) !== undefined) return;
     if (lease !== undefined) await store.revoke(lease);
     const text = "another server of the fleet keeps this template, or has changed it meanwhile, please retry";
-    throw new SandboxError("fleet_unavailable", text);
+    throw new SandboxError(REASONS.fleet_unavailable, text);
   }
 
   async #nodeOf(key: string, { revision }: SharedTemplate): Promise<string | undefined> {

@@ -1,21 +1,55 @@
 import {
   type Clock,
   digestOf,
-  type Logger,
-  type Reservation,
-  SandboxError,
-  type SandboxRecord,
-  type Sandboxes,
-  type SharedRecord,
   type LiveSandbox,
+  type Logger,
+  SandboxError,
+  type Sandboxes,
+  type SandboxRecord,
+  type SharedRecords,
 } from "@coppice/core";
 import type { Membership } from "../membership/membership.js";
 import { type Change, type Check, type FleetStore, UnknownOutcome } from "../store/fleet-store.js";
 import type { KeyView } from "../store/key-view.js";
 import { countedOf, type FleetSandbox, SANDBOXES, sandboxOf, sandboxText } from "./fleet-sandbox.js";
-import { countedText, limitsOf } from "./counted-limits.js";
-import { Turns } from "./turns.js";
 import { contradicted, untilCommitted } from "./until-committed.js";
+import type { Limits } from "@coppice/core/backend";
+import { z } from "zod";
+import { parsedText } from "../store/parsed-text.js";
+import { REASONS } from "../reasons.js";
+
+/** The record that this server shares, as core uses it. */
+type SharedRecord = Parameters<SharedRecords["use"]>[0];
+type Reservation = Parameters<SharedRecord["add"]>[1];
+
+/** Runs what concerns the same name one after the other. */
+class Turns {
+  readonly #last = new Map<string, Promise<void>>();
+
+  async run(name: string, work: () => Promise<void>): Promise<void> {
+    const done = (this.#last.get(name) ?? Promise.resolve()).then(work);
+    // A failure is its own caller's.
+    const settled = done.catch(() => undefined);
+    this.#last.set(name, settled);
+    try {
+      await done;
+    } finally {
+      if (this.#last.get(name) === settled) this.#last.delete(name);
+    }
+  }
+}
+
+const counted = z.object({ cpuCount: z.number().optional(), memoryMiB: z.number().optional() });
+
+/** Limits of a sandbox that quotas count, as the store has them. */
+function countedText(limits: Limits): string {
+  return JSON.stringify(counted.parse(limits));
+}
+
+/** None for a text that another version has written: the sandbox is counted all the same. */
+function limitsOf(text: string): Limits {
+  return parsedText(counted, text) ?? {};
+}
 
 export interface OwnSandboxesOptions {
   readonly store: FleetStore;
@@ -236,7 +270,7 @@ export class OwnSandboxes implements SharedRecord {
         batch.flatMap(([, changes]) => changes),
       );
       if (revision === undefined)
-        throw new SandboxError("fleet_fenced", "this server was no member of the fleet any more");
+        throw new SandboxError(REASONS.fleet_fenced, "this server was no member of the fleet any more");
       for (const [id, changes] of batch) if (this.#untold.get(id) === changes) this.#untold.delete(id);
     }
   }

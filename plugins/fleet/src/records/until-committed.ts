@@ -1,6 +1,7 @@
 import { randomInt } from "node:crypto";
 import { setTimeout as pause } from "node:timers/promises";
 import { SandboxError } from "@coppice/core";
+import { REASONS } from "../reasons.js";
 
 /** Commits that other servers may forestall: each of them has made something for the same tenant then. */
 const ATTEMPTS = 100;
@@ -18,7 +19,7 @@ export async function untilCommitted(attempt: () => Promise<boolean>): Promise<v
 
 export function contradicted(): SandboxError {
   return new SandboxError(
-    "fleet_unavailable",
+    REASONS.fleet_unavailable,
     "other servers of the fleet have changed the record meanwhile, please retry",
   );
 }

@@ -1,11 +1,17 @@
 import type { IncomingMessage } from "node:http";
-import type { Arrival, Principal, SurfaceRequest } from "@coppice/core";
-import { HOP_BY_HOP, SCOPES, PRINCIPAL_TYPES, SandboxError, secretEqual } from "@coppice/core";
+import type { Peers, Principal, SurfaceRequest } from "@coppice/core";
+import { HOP_BY_HOP, SCOPES, PRINCIPAL_TYPES, SandboxError } from "@coppice/core";
 import { z } from "zod";
+import type { ProvenRequest, RequestProver, RequestVerifier } from "../trust/request-proof.js";
+import { REASONS } from "../reasons.js";
+
+/** What a fleet does for core. */
+export type PeerFinder = Parameters<Peers["use"]>[0];
 
 /** All headers between servers begin so; a client's are left out, and no program in a sandbox sees one. */
 const PREFIX = "coppice-fleet-";
-const SECRET = `${PREFIX}secret`;
+/** That a server of the fleet sends the request: what the other two say counts only with it. */
+const PROOF = `${PREFIX}proof`;
 const LISTENER = `${PREFIX}listener`;
 const PRINCIPAL = `${PREFIX}principal`;
 
@@ -17,7 +23,7 @@ const LEFT_OUT: ReadonlySet<string> = new Set([
   "x-forwarded-proto",
 ]);
 
-const principal = z.object({
+const sender = z.object({
   tenant: z.string(),
   name: z.string(),
   scopes: z.array(z.enum(SCOPES)).transform((scopes) => new Set(scopes)),
@@ -25,25 +31,35 @@ const principal = z.object({
   actor: z.string().optional(),
 });
 
-/** Header lines of a request on its way to another server: names and values in turn. */
-export function passedOnHeaders(
-  { rawHeaders }: IncomingMessage,
-  request: SurfaceRequest,
-  { secret, listener }: { readonly secret: string; readonly listener: string },
-): string[] {
+/** Header lines of a request on its way to another server, but for the proof: names and values in turn. */
+export function passedOnHeaders({ rawHeaders }: IncomingMessage, request: SurfaceRequest): string[] {
   const lines = withoutOwn(rawHeaders, LEFT_OUT);
-  lines.push(SECRET, secret, LISTENER, listener, "x-request-id", request.id);
+  lines.push(LISTENER, request.surface, "x-request-id", request.id);
   lines.push("x-forwarded-for", request.clientAddress, "x-forwarded-proto", request.protocol);
   if (request.principal !== undefined) lines.push(PRINCIPAL, encode(request.principal));
   return lines;
 }
 
+/** The header line with the proof, which is good for one attempt. */
+export function proofLine(
+  prover: RequestProver,
+  { method = "", url: path = "" }: Pick<IncomingMessage, "method" | "url">,
+  request: SurfaceRequest,
+): readonly [name: string, value: string] {
+  return [PROOF, prover.proofOf({ method, path, ...toldOf(request) })];
+}
+
 /** Headers of a request that this server makes: for the client of another one, or for itself. */
-export function ownHeaders(secret: string, request?: SurfaceRequest): Readonly<Record<string, string>> {
+export function ownHeaders(
+  prover: RequestProver,
+  { method, path }: Pick<ProvenRequest, "method" | "path">,
+  request?: SurfaceRequest,
+): Readonly<Record<string, string>> {
+  const { listener, principal } = toldOf(request);
   return {
-    [SECRET]: secret,
+    [PROOF]: prover.proofOf({ method, path, listener, principal }),
     ...(request && { [LISTENER]: request.surface, "x-request-id": request.id }),
-    ...(request?.principal && { [PRINCIPAL]: encode(request.principal) }),
+    ...(principal !== undefined && { [PRINCIPAL]: principal }),
   };
 }
 
@@ -54,24 +70,21 @@ export function passedBackHeaders(rawHeaders: readonly string[]): string[] {
 
 /**
  * Takes what another server has said out of the headers of a request.
- * @throws SandboxError fleet_peer_unknown for a sender that does not have the secret.
+ * @throws SandboxError fleet_peer_unknown for a sender that does not prove the secret.
  */
 export function takeArrival(
   message: IncomingMessage,
-  { secret, own }: { readonly secret: string; readonly own: string },
-): Arrival {
-  const { headers } = message;
-  const given = headers[SECRET];
-  const listener = headers[LISTENER];
-  const sender = headers[PRINCIPAL];
+  { verifier, own }: { readonly verifier: RequestVerifier; readonly own: string },
+): ReturnType<PeerFinder["arrivalOf"]> {
+  const { headers, method = "", url: path = "" } = message;
+  const [proof, listener, principal] = [PROOF, LISTENER, PRINCIPAL].map((name) => {
+    const given = headers[name];
+    return typeof given === "string" ? given : undefined;
+  });
   for (const name of Object.keys(headers)) if (name.startsWith(PREFIX)) delete headers[name];
   message.rawHeaders.splice(0, Infinity, ...withoutOwn(message.rawHeaders, new Set()));
-  if (typeof given !== "string" || !secretEqual(secret, given))
-    throw new SandboxError("fleet_peer_unknown", "only servers of the fleet are served here");
-  return {
-    listener: typeof listener === "string" ? listener : own,
-    principal: typeof sender === "string" ? decode(sender) : undefined,
-  };
+  verifier.require({ method, path, listener, principal }, proof);
+  return { listener: listener ?? own, principal: principal === undefined ? undefined : decode(principal) };
 }
 
 function withoutOwn(rawHeaders: readonly string[], leftOut: ReadonlySet<string>): string[] {
@@ -84,6 +97,10 @@ function withoutOwn(rawHeaders: readonly string[], leftOut: ReadonlySet<string>)
   return kept;
 }
 
+function toldOf(request: SurfaceRequest | undefined): Pick<ProvenRequest, "listener" | "principal"> {
+  return { listener: request?.surface, principal: request?.principal && encode(request.principal) };
+}
+
 function encode({ scopes, ...rest }: Principal): string {
   return Buffer.from(JSON.stringify({ ...rest, scopes: [...scopes] })).toString("base64url");
 }
@@ -91,10 +108,10 @@ function encode({ scopes, ...rest }: Principal): string {
 /** @throws SandboxError where another version wrote it. */
 function decode(text: string): Principal {
   try {
-    return principal.parse(JSON.parse(Buffer.from(text, "base64url").toString()));
+    return sender.parse(JSON.parse(Buffer.from(text, "base64url").toString()));
   } catch (error) {
     throw new SandboxError(
-      "fleet_peer_unknown",
+      REASONS.fleet_peer_unknown,
       "the other server names a sender that this one cannot read",
       {
         cause: error,

@@ -1,17 +1,7 @@
 import { randomInt } from "node:crypto";
 import type { IncomingMessage } from "node:http";
-import {
-  type Arrival,
-  type Clock,
-  type EndedSandbox,
-  type Gathered,
-  type HeldName,
-  type Peer,
-  type PeerFinder,
-  SandboxError,
-  type SandboxId,
-  type SurfaceRequest,
-} from "@coppice/core";
+import { type Clock, isLoopbackName, SandboxError, type SurfaceRequest } from "@coppice/core";
+import type { SandboxId } from "@coppice/core/backend";
 import { z } from "zod";
 import type { NodeRecord } from "../membership/node-record.js";
 import { openServers } from "../placement/cordons.js";
@@ -19,8 +9,14 @@ import { type FleetSandbox, SANDBOXES, sandboxOf } from "../records/fleet-sandbo
 import type { FleetStore } from "../store/fleet-store.js";
 import type { KeyView } from "../store/key-view.js";
 import { type Search, searchAnswer } from "./search.js";
-import { takeArrival } from "./fleet-headers.js";
-import { HttpPeer, type PeerConnections } from "./http-peer.js";
+import type { FleetSecrets } from "../trust/fleet-secrets.js";
+import { RequestVerifier, type ServerRun } from "../trust/request-proof.js";
+import { type PeerFinder, takeArrival } from "./fleet-headers.js";
+import { HttpPeer, type Peer, type PeerConnections } from "./http-peer.js";
+import type { Asker, LookUps } from "./look-ups.js";
+import { REASONS } from "../reasons.js";
+
+type HeldName = Parameters<PeerFinder["holderOf"]>[0];
 
 const heldAnswer = z.object({ isHere: z.boolean() });
 /** How long a server is asked alone that had something: clients that wait for a build ask often. */
@@ -31,7 +27,11 @@ export interface FleetPeersOptions {
   /** Name of the listener for other servers. */
   readonly listener: string;
   readonly node: string;
-  readonly secret: string;
+  readonly secrets: FleetSecrets;
+  /** This server, once it has started. */
+  readonly own: () => ServerRun;
+  /** True where requests may go to other hosts without TLS. */
+  readonly isInsecure: () => boolean;
   readonly store: FleetStore;
   readonly nodes: Pick<KeyView<NodeRecord>, "get" | "entries">;
   readonly sandboxes: Pick<KeyView<FleetSandbox>, "get">;
@@ -46,51 +46,52 @@ export interface FleetPeersOptions {
   readonly clock: Clock;
   /** Time for the answer of all servers to one request. */
   readonly gatherMs: number;
-  /** Most look-ups of unknown ids at one time. */
-  readonly maxLookups: number;
+  readonly lookUps: LookUps;
 }
 
 /** The servers of the fleet's sandboxes, by a map that a watch keeps up to date. */
 export class FleetPeers implements PeerFinder {
   readonly listener: string;
   readonly #options: FleetPeersOptions;
+  readonly #verifier: RequestVerifier;
   /** By name, those that requests were passed on to. */
   readonly #peers = new Map<string, HttpPeer>();
   /** Servers that had something a moment ago, by kind, tenant and name. */
   readonly #holders = new Map<string, { readonly server: string; readonly untilMs: number }>();
-  #lookups = 0;
 
   constructor(options: FleetPeersOptions) {
     this.#options = options;
     this.listener = options.listener;
+    this.#verifier = new RequestVerifier({ secrets: options.secrets, server: options.own });
   }
 
   requirePlace(): void {
     this.#options.requireMember();
   }
 
-  arrivalOf(message: IncomingMessage): Arrival {
-    const { secret, listener: own, requireMember } = this.#options;
-    const arrival = takeArrival(message, { secret, own });
+  arrivalOf(message: IncomingMessage): ReturnType<PeerFinder["arrivalOf"]> {
+    const { listener: own, requireMember } = this.#options;
+    const arrival = takeArrival(message, { verifier: this.#verifier, own });
     // What a former member has may be another's, or be given up for lost.
     requireMember();
     return arrival;
   }
 
-  async find(id: SandboxId): Promise<Peer | undefined> {
+  async find(id: SandboxId, asker: Asker): Promise<Peer | undefined> {
     const { node } = this.#options;
-    const found = this.#options.sandboxes.get(id) ?? (await this.#lookUp(id));
+    const found = this.#options.sandboxes.get(id) ?? (await this.#lookUp(id, asker));
     if (found === undefined || found.node === node || found.lostAtMs !== undefined) return undefined;
     return this.named(found.node);
   }
 
-  async search({ method, url, headers, signal, surface }: SurfaceRequest): Promise<Peer | undefined> {
-    const { gatherMs } = this.#options;
+  async search(request: SurfaceRequest): Promise<Peer | undefined> {
+    const { method, url, headers, signal, surface } = request;
+    const { gatherMs, lookUps } = this.#options;
     const found = new AbortController();
     const ended = AbortSignal.any([signal, found.signal, AbortSignal.timeout(gatherMs)]);
     const preflight = headers["access-control-request-method"];
     const question: Search = { method, path: url.pathname + url.search, listener: surface, preflight };
-    return this.#limited(async () => {
+    const looked = await lookUps.run(request, async () => {
       const asked = this.#others().map(async (node) => {
         const peer = this.named(node);
         const { isHere } = searchAnswer.parse(await peer.ask("/searches", question, ended));
@@ -105,11 +106,14 @@ export class FleetPeers implements PeerFinder {
         found.abort();
       }
     });
+    return looked?.found;
   }
 
   #others(): readonly string[] {
     const { node: own, nodes } = this.#options;
-    return [...nodes.entries()].flatMap(([node]) => (node === own ? [] : [node]));
+    return [...nodes.entries()].flatMap(([node, { secret }]) =>
+      node === own || secret === undefined ? [] : [node],
+    );
   }
 
   named(server: string): HttpPeer {
@@ -117,10 +121,24 @@ export class FleetPeers implements PeerFinder {
     if (known !== undefined) return known;
     const record = this.#options.nodes.get(server);
     if (record === undefined || record.stoppedAtMs !== undefined)
-      throw new SandboxError("fleet_unavailable", `server '${server}' of the fleet is away, please retry`);
-    const { secret, connectMs, connections, onFailure } = this.#options;
-    const { address } = record;
-    const peer = new HttpPeer({ node: server, address, secret, connectMs, connections, onFailure });
+      throw new SandboxError(
+        REASONS.fleet_unavailable,
+        `server '${server}' of the fleet is away, please retry`,
+      );
+    const { secrets, connectMs, connections, onFailure, isInsecure } = this.#options;
+    const { secret, address } = record;
+    if (secret === undefined)
+      throw new SandboxError(
+        REASONS.fleet_unavailable,
+        `server '${server}' does not prove the fleet's secret`,
+      );
+    if (!isInsecure() && !isSafeAddress(address))
+      throw new SandboxError(
+        REASONS.fleet_unavailable,
+        `server '${server}' of the fleet is reached without TLS`,
+      );
+    const options = { secrets, connectMs, connections, onFailure };
+    const peer = new HttpPeer({ ...options, node: server, server: { ...record, secret } });
     this.#peers.set(server, peer);
     return peer;
   }
@@ -132,7 +150,7 @@ export class FleetPeers implements PeerFinder {
     return others[randomInt(Math.max(1, others.length))]?.[0];
   }
 
-  endOf(id: SandboxId): EndedSandbox | undefined {
+  endOf(id: SandboxId): NonNullable<ReturnType<PeerFinder["endOf"]>> | undefined {
     const found = this.#options.sandboxes.get(id);
     if (found?.lostAtMs === undefined) return undefined;
     const { tenant: owner, backend, template, startedAtMs, tokenDigest, lostAtMs } = found;
@@ -148,7 +166,7 @@ export class FleetPeers implements PeerFinder {
     };
   }
 
-  async gather(request: SurfaceRequest): Promise<Gathered> {
+  async gather(request: SurfaceRequest): ReturnType<PeerFinder["gather"]> {
     const { gatherMs } = this.#options;
     const signal = AbortSignal.any([request.signal, AbortSignal.timeout(gatherMs)]);
     const unreached: string[] = [];
@@ -174,27 +192,22 @@ export class FleetPeers implements PeerFinder {
     );
   }
 
-  async holderOf(held: HeldName, client: AbortSignal): Promise<string | undefined> {
-    const { node: own, nodes, gatherMs, clock, maxLookups } = this.#options;
+  async holderOf(held: HeldName, request: SurfaceRequest): Promise<string | undefined> {
+    const { nodes, gatherMs, clock, lookUps } = this.#options;
     const name = JSON.stringify([held.kind, held.tenant, held.reference]);
-    const known = this.#holders.get(name);
-    if (this.#lookups >= maxLookups)
-      throw new SandboxError("fleet_unavailable", "too many look-ups, please retry");
-    this.#lookups += 1;
-    try {
-      const signal = AbortSignal.any([client, AbortSignal.timeout(gatherMs)]);
+    const looked = await lookUps.run(request, async () => {
+      const known = this.#holders.get(name);
+      const signal = AbortSignal.any([request.signal, AbortSignal.timeout(gatherMs)]);
       // A name may have moved to another server: of a sandbox that was removed, and made anew.
       if (known !== undefined && known.untilMs > clock.now() && nodes.get(known.server) !== undefined)
         if ((await this.#ask(known.server, held, signal)) !== undefined) return known.server;
-      const asked = [...nodes.entries()].flatMap(([server]) =>
-        server === own ? [] : [this.#ask(server, held, signal)],
-      );
-      const server = await firstFound(asked);
+      const server = await firstFound(this.#others().map((other) => this.#ask(other, held, signal)));
       if (server !== undefined) this.#remember(name, server);
       return server;
-    } finally {
-      this.#lookups -= 1;
-    }
+    });
+    if (looked === undefined)
+      throw new SandboxError(REASONS.fleet_unavailable, "too many look-ups, please retry");
+    return looked.found;
   }
 
   /** Ends what is under way with a server that left its place, or took it again. */
@@ -215,7 +228,7 @@ export class FleetPeers implements PeerFinder {
       return isHere ? server : undefined;
     } catch (cause) {
       const text = `server '${server}' of the fleet did not say whether it has this, please retry`;
-      throw new SandboxError("fleet_unavailable", text, { cause });
+      throw new SandboxError(REASONS.fleet_unavailable, text, { cause });
     }
   }
 
@@ -231,23 +244,17 @@ export class FleetPeers implements PeerFinder {
   }
 
   /** One that was made a moment ago may not be in the map yet. */
-  async #lookUp(id: SandboxId): Promise<FleetSandbox | undefined> {
-    return this.#limited(async () => {
-      const entry = await this.#options.store.get(SANDBOXES + id);
-      return entry && sandboxOf(entry);
-    });
+  async #lookUp(id: SandboxId, asker: Asker): Promise<FleetSandbox | undefined> {
+    const { store, lookUps } = this.#options;
+    const looked = await lookUps.run(asker, () => store.get(SANDBOXES + id));
+    return looked?.found && sandboxOf(looked.found);
   }
+}
 
-  /** Clients that guess must not keep the store and the other servers busy. */
-  async #limited<T>(lookUp: () => Promise<T | undefined>): Promise<T | undefined> {
-    if (this.#lookups >= this.#options.maxLookups) return undefined;
-    this.#lookups += 1;
-    try {
-      return await lookUp();
-    } finally {
-      this.#lookups -= 1;
-    }
-  }
+/** False for an address where a network between hosts could read along. */
+export function isSafeAddress(address: string): boolean {
+  const { protocol, hostname } = new URL(address);
+  return protocol === "https:" || isLoopbackName(hostname.replace(/^\[(.*)\]$/, "$1"));
 }
 
 /** The first that is found. @throws the first failure when none is */

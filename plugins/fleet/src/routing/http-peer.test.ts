@@ -18,7 +18,8 @@ import { setTimeout as pause } from "node:timers/promises";
 import { describe, it } from "node:test";
 import type { SurfaceRequest } from "@coppice/core";
 import { loopbackCertificate } from "@coppice/core/testing";
-import { HttpPeer, peerConnections } from "./http-peer.js";
+import { FleetSecrets } from "../trust/fleet-secrets.js";
+import { HttpPeer, type HttpPeerOptions, peerConnections } from "./http-peer.js";
 
 const REQUEST = { id: "1", clientAddress: "127.0.0.1", protocol: "http", surface: "api" } as SurfaceRequest;
 
@@ -36,11 +37,10 @@ describe("another server of a fleet", () => {
       response.end("too late");
     });
     const uses = { kept: 0, opened: 0 };
-    const connections = { http: new HttpAgent(), https: new HttpsAgent(), uses };
+    const connections = { http: new HttpAgent(), https: new HttpsAgent(), maxAnswer: 1024, uses };
     const peer = new HttpPeer({
-      address: `http://127.0.0.1:${await listen(other)}`,
       node: "other",
-      secret: "secret",
+      ...trusted(`http://127.0.0.1:${await listen(other)}`),
       connections,
       connectMs: 1000,
       onFailure: () => undefined,
@@ -360,6 +360,13 @@ describe("an upgrade that is passed on", () => {
   );
 });
 
+/** A server at that address, of the same fleet. */
+function trusted(address: string): Pick<HttpPeerOptions, "secrets" | "server"> {
+  const secrets = new FleetSecrets({ secret: "secret" });
+  const [secret = ""] = Object.keys(secrets.proofsOf(["record"]));
+  return { secrets, server: { address, identity: "other", run: "run", secret } };
+}
+
 /** 6 MiB of a path's own, or 100 kB. */
 function bytesOf(path: string): Buffer {
   const key = createHash("sha256").update(path).digest();
@@ -409,11 +416,10 @@ async function relayed(
 ) {
   let failures = 0;
   const other = tls === undefined ? createServer(serve) : createTlsServer(tls, serve);
-  const connections = peerConnections({ ...(ca !== undefined && { ca }) });
+  const connections = peerConnections({ maxAnswer: 1024, ...(ca !== undefined && { ca }) });
   const peer = new HttpPeer({
-    address: `${tls === undefined ? "http" : "https"}://127.0.0.1:${await listen(other)}`,
     node: "other",
-    secret: "secret",
+    ...trusted(`${tls === undefined ? "http" : "https"}://127.0.0.1:${await listen(other)}`),
     connections,
     connectMs: 1000,
     onFailure: () => {

@@ -1,44 +1,45 @@
+import { readFileSync } from "node:fs";
 import {
   Agent as HttpAgent,
   type ClientRequest,
   type IncomingMessage,
   request as requestHttp,
-  type RequestOptions,
   type ServerResponse,
 } from "node:http";
 import { Agent as HttpsAgent, request as requestHttps } from "node:https";
 import { type Duplex, pipeline } from "node:stream";
 import { setTimeout as pause } from "node:timers/promises";
-import {
-  type Gathered,
-  headerLines,
-  lastAnswer,
-  passRequest,
-  type Peer,
-  SandboxError,
-  type SurfaceRequest,
-} from "@coppice/core";
+import { headerLines, lastAnswer, passRequest, SandboxError, type SurfaceRequest } from "@coppice/core";
+import type { FleetConfig } from "../fleet-config.js";
 import { textOf } from "../store/text-of.js";
-import { passedBackHeaders, passedOnHeaders, ownHeaders } from "./fleet-headers.js";
+import type { FleetSecrets } from "../trust/fleet-secrets.js";
+import { RequestProver, type ServerRun } from "../trust/request-proof.js";
+import { ownHeaders, passedBackHeaders, passedOnHeaders, proofLine } from "./fleet-headers.js";
 import { Relay } from "./relay.js";
 import { HEAD_LIMIT_BYTES, RelayConnections } from "./relay-connections.js";
+import { REASONS } from "../reasons.js";
+import type { PeerFinder } from "./fleet-headers.js";
 
-export type PeerAnswer = Gathered["answers"][number];
+export type Peer = ReturnType<PeerFinder["named"]>;
+
+export type PeerAnswer = Awaited<ReturnType<PeerFinder["gather"]>>["answers"][number];
 
 export interface PeerConnections {
   readonly http: HttpAgent;
   readonly https: HttpsAgent;
   /** The authority of their certificates, where the system's do not do. */
   readonly ca?: string | undefined;
+  /** Most bytes of an answer that this server reads whole. */
+  readonly maxAnswer: number;
   /** How often a request that was passed on got each kind of connection. */
   readonly uses: { kept: number; opened: number };
 }
 
 export interface HttpPeerOptions {
-  /** URL of its listener for other servers. */
-  readonly address: string;
   readonly node: string;
-  readonly secret: string;
+  /** Its record: the URL of its listener for other servers, and the name of the secret that both have. */
+  readonly server: ServerRun & { readonly address: string; readonly secret: string };
+  readonly secrets: FleetSecrets;
   /** Shared by all peers. */
   readonly connections: PeerConnections;
   /** Time for a connection. */
@@ -51,12 +52,24 @@ const LISTENER_CLOSES_MS = 50;
 /** Limit of the bytes sent before an upgrade is answered. WebSocket clients send none. */
 const EARLY_BYTES = 64 * 1024;
 
-/** Connections to all peers. @param tls the authority of their certificates, where the system's do not do. */
-export function peerConnections(tls: { readonly ca?: string }): PeerConnections & Disposable {
+/** Connections to all peers, as the configuration has them. */
+export function connectionsBy({
+  ca,
+  maxAnswer,
+}: Pick<FleetConfig, "ca" | "maxAnswer">): ReturnType<typeof peerConnections> {
+  return peerConnections({ maxAnswer, ...(ca !== undefined && { ca: readFileSync(ca, "utf8") }) });
+}
+
+/** Connections to all peers. @param ca the authority of their certificates, where the system's do not do. */
+export function peerConnections({
+  ca,
+  maxAnswer,
+}: Pick<PeerConnections, "ca" | "maxAnswer">): PeerConnections & Disposable {
   const connections = {
     http: new HttpAgent({ keepAlive: true }),
-    https: new HttpsAgent({ keepAlive: true, ...tls }),
-    ca: tls.ca,
+    https: new HttpsAgent({ keepAlive: true, ...(ca !== undefined && { ca }) }),
+    ca,
+    maxAnswer,
     uses: { kept: 0, opened: 0 },
   };
   return {
@@ -66,6 +79,15 @@ export function peerConnections(tls: { readonly ca?: string }): PeerConnections 
       connections.https.destroy();
     },
   };
+}
+
+interface SentOptions {
+  readonly method: string;
+  readonly signal: AbortSignal;
+  /** The body, as JSON. */
+  readonly text?: string;
+  /** Of the client that it is sent for. */
+  readonly request?: SurfaceRequest;
 }
 
 /** An answer other than 200 to a request of this server's own. */
@@ -82,13 +104,16 @@ export class PeerRefusal extends Error {
 /** Another server of the fleet, reached over HTTP. */
 export class HttpPeer implements Peer {
   readonly #options: HttpPeerOptions;
+  readonly #prover: RequestProver;
   readonly #open = new Set<ClientRequest | Duplex>();
   readonly #relays: RelayConnections;
   #isGone = false;
 
   constructor(options: HttpPeerOptions) {
     this.#options = options;
-    const { address, connectMs, connections } = options;
+    const { server, secrets, connectMs, connections } = options;
+    const { address, secret } = server;
+    this.#prover = new RequestProver({ secrets, secret, server });
     this.#relays = new RelayConnections({ address, connectMs, ca: connections.ca });
   }
 
@@ -99,17 +124,17 @@ export class HttpPeer implements Peer {
     // The client left while its server was looked up.
     if (response.destroyed) return;
     const {
-      secret,
       node,
       connections: { uses },
     } = this.#options;
-    const headers = passedOnHeaders(message, request, { secret, listener: request.surface });
+    const headers = passedOnHeaders(message, request);
+    const proof = () => proofLine(this.#prover, message, request);
     const refusal = (cause: unknown): unknown => this.#unreachable(cause);
     const loss = {
       message: `the connection to server '${node}' of the fleet was lost`,
       isLost: () => this.#isLost(),
     };
-    await passRequest(new Relay({ message, response, headers, refusal, loss }), {
+    await passRequest(new Relay({ message, response, headers, proof, refusal, loss }), {
       take: () => {
         const connection = this.#relays.take();
         if (connection !== undefined) uses.kept += 1;
@@ -181,26 +206,28 @@ export class HttpPeer implements Peer {
 
   /** Asks the server itself something. @throws Error when it does not answer 200 with JSON. */
   async ask(path: string, question: unknown, signal: AbortSignal): Promise<unknown> {
-    const headers = { ...ownHeaders(this.#options.secret), "content-type": "application/json" };
-    const { body } = await this.#send(path, { method: "POST", headers, signal }, JSON.stringify(question));
+    const { body } = await this.#send(path, { method: "POST", signal, text: JSON.stringify(question) });
     return body;
   }
 
   /** Sends the GET request of a client. @throws as `ask` */
   get(request: SurfaceRequest, signal: AbortSignal): Promise<PeerAnswer> {
     const { pathname, search } = request.url;
-    const headers = ownHeaders(this.#options.secret, request);
-    return this.#send(pathname + search, { method: "GET", headers, signal });
+    return this.#send(pathname + search, { method: "GET", signal, request });
   }
 
-  async #send(path: string, options: RequestOptions, text?: string): Promise<PeerAnswer> {
-    const { address, node, connections } = this.#options;
-    // Not by a base: a path of a client with two slashes would name another host, which would get the secret.
-    const url = new URL(new URL(address).origin + path);
+  async #send(path: string, { method, signal, text, request }: SentOptions): Promise<PeerAnswer> {
+    const { server, node, connections } = this.#options;
+    // Not by a base: a path of a client with two slashes would name another host.
+    const url = new URL(new URL(server.address).origin + path);
+    const headers = {
+      ...ownHeaders(this.#prover, { method, path: url.pathname + url.search }, request),
+      ...(text !== undefined && { "content-type": "application/json" }),
+    };
     const isTls = url.protocol === "https:";
     const { promise, resolve, reject } = Promise.withResolvers<IncomingMessage>();
     const agent = connections[isTls ? "https" : "http"];
-    const sent = (isTls ? requestHttps : requestHttp)(url, { ...options, agent }, resolve);
+    const sent = (isTls ? requestHttps : requestHttp)(url, { method, headers, signal, agent }, resolve);
     this.#track(sent);
     sent.on("error", (error) => {
       // Not one that the client of the request has given up.
@@ -209,7 +236,7 @@ export class HttpPeer implements Peer {
     });
     sent.end(text);
     const answer = await promise;
-    const body = await textOf(answer);
+    const body = await textOf(answer, connections.maxAnswer);
     if (answer.statusCode !== 200) throw new PeerRefusal(node, answer.statusCode ?? 0);
     return { headers: answer.headers, body: JSON.parse(body) };
   }
@@ -243,15 +270,19 @@ export class HttpPeer implements Peer {
     message: IncomingMessage,
     { headers = [], agent }: { readonly headers?: readonly string[]; readonly agent?: false },
   ): ClientRequest {
-    const { address, secret, connections, connectMs } = this.#options;
-    const { protocol, hostname, port } = new URL(address);
+    const { server, connections, connectMs } = this.#options;
+    const { protocol, hostname, port } = new URL(server.address);
     const isTls = protocol === "https:";
     const sent = (isTls ? requestHttps : requestHttp)({
       hostname,
       port,
       method: message.method,
       path: message.url,
-      headers: [...passedOnHeaders(message, request, { secret, listener: request.surface }), ...headers],
+      headers: [
+        ...passedOnHeaders(message, request),
+        ...proofLine(this.#prover, message, request),
+        ...headers,
+      ],
       // The client's Host is one of its headers.
       setHost: false,
       maxHeaderSize: HEAD_LIMIT_BYTES,
@@ -270,7 +301,7 @@ export class HttpPeer implements Peer {
   #unreachable(cause: unknown): SandboxError {
     this.#options.onFailure();
     return new SandboxError(
-      "fleet_unavailable",
+      REASONS.fleet_unavailable,
       `server '${this.#options.node}' of the fleet cannot be reached`,
       {
         cause,

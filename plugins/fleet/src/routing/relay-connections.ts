@@ -57,6 +57,7 @@ export class RelayConnections {
     }
     return new HttpConnection({
       stream,
+      sender: this,
       headLimit: HEAD_LIMIT_BYTES,
       keep: (connection) => this.#idle.keep(connection),
       onClose: (connection) => this.#idle.forget(connection),

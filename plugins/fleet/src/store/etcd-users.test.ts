@@ -99,18 +99,18 @@ for (const { name, program, skip } of ETCDS)
           await assert.rejects(watching, /permission denied/);
         });
 
-        it("goes on after its token has expired, each use of it alone", async () => {
+        it("goes on after its token has expired, each use of it alone", async (t) => {
           const [watching, renewing, writing] = [storeOf(FLEET), storeOf(FLEET), storeOf(FLEET)];
           const lease = await renewing.grant(20_000);
           const { revision } = await watching.list("t/");
           const stop = new AbortController();
+          t.after(() => stop.abort());
           const taken = take(watching.watch("t/", revision, stop.signal), 1);
           await writing.list("t/");
           await pause(TOKEN_TTL_S * 2500);
           assert.ok(await writing.commit([], [{ put: "t/one", value: "1" }]));
           assert.equal(await renewing.renew(lease), true);
           assert.deepEqual(namesOf(await taken), ["t/one=1"]);
-          stop.abort();
         });
 
         it("goes on after users and roles were changed", async () => {
@@ -120,16 +120,16 @@ for (const { name, program, skip } of ETCDS)
           assert.ok(await store.commit([], [{ put: "u/one", value: "1" }]));
         });
 
-        it("goes on after its member has restarted, which forgets its tokens", async () => {
+        it("goes on after its member has restarted, which forgets its tokens", async (t) => {
           const store = storeOf(FLEET);
           const { revision } = await store.list("r/");
           const stop = new AbortController();
+          t.after(() => stop.abort());
           const taken = take(store.watch("r/", revision, stop.signal), 1);
           await etcd.members[0]?.kill();
           await etcd.members[0]?.start();
           assert.ok(await store.commit([], [{ put: "r/one", value: "1" }]));
           assert.deepEqual(namesOf(await taken), ["r/one=1"]);
-          stop.abort();
         });
       },
     );

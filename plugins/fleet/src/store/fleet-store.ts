@@ -1,4 +1,5 @@
 import { SandboxError } from "@coppice/core";
+import { REASONS } from "../reasons.js";
 
 /** A key of the store. Every commit has a revision of its own, greater than those before it. */
 export interface Entry {
@@ -53,7 +54,7 @@ export type Update =
 /** A commit that may have taken place, or may not: what it was about has to be read again. */
 export class UnknownOutcome extends SandboxError {
   constructor(cause: unknown) {
-    super("fleet_unavailable", "the fleet's store did not say whether it did something, please retry", {
+    super(REASONS.fleet_unavailable, "the fleet's store did not say whether it did something, please retry", {
       cause,
     });
   }
@@ -62,7 +63,7 @@ export class UnknownOutcome extends SandboxError {
 /** The store cannot be reached, or has no majority; nothing has changed. */
 export class StoreUnavailable extends SandboxError {
   constructor(cause?: unknown) {
-    super("fleet_unavailable", "the fleet's store cannot be reached, please retry", { cause });
+    super(REASONS.fleet_unavailable, "the fleet's store cannot be reached, please retry", { cause });
   }
 }
 

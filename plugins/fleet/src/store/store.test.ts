@@ -5,13 +5,14 @@ import { join } from "node:path";
 import { after, before, describe, it } from "node:test";
 import { setTimeout as pause } from "node:timers/promises";
 import { systemClock } from "@coppice/core";
+import { fakeClock } from "@coppice/core/testing";
 import { z } from "zod";
 import { EtcdClient } from "./etcd/etcd-client.js";
 import { EtcdStore } from "./etcd/etcd-store.js";
 import { SqliteStore } from "./sqlite/sqlite-store.js";
 import { type Cluster, ETCDS, startEtcd } from "../testing/start-etcd.js";
 import { namesOf, storeCases, take } from "../testing/store-cases.js";
-import type { FleetStore, Update } from "./fleet-store.js";
+import type { FleetStore, Lease, Update } from "./fleet-store.js";
 
 for (const { name, program, skip } of ETCDS)
   describe(`the store of a fleet in ${name}`, { skip, concurrency: 1 }, () => {
@@ -70,6 +71,29 @@ describe("the store of a fleet in an SQLite file", { concurrency: 1 }, () => {
     const updates: Update[] = [];
     for await (const update of store.watch("x/", 1, new AbortController().signal)) updates.push(update);
     assert.deepEqual(updates, [{ kind: "compacted" }]);
+    await store.close();
+  });
+
+  it("leases end by a clock that nobody sets, and after a restart of the host by the wall clock", async () => {
+    const clock = fakeClock();
+    let upMs = 50_000;
+    const path = join(directory, "leases.sqlite");
+    const store = new SqliteStore({ path, clock, monotonic: () => upMs, pollMs: 20, keptRevisions: 10 });
+    const has = async (key: string) => (await store.get(key)) !== undefined;
+    const put = async (key: string, lease: Lease) => store.commit([], [{ put: key, value: "", lease }]);
+    const [first, second] = [await store.grant(10_000), await store.grant(10_000)];
+    await put("first", first);
+    await put("second", second);
+    await clock.advance(3_600_000);
+    assert.ok((await has("first")) && (await store.renew(first)), "the wall clock jumped ahead");
+    upMs += 10_000;
+    assert.ok(!(await has("second")) && !(await store.renew(second)), "its time is over");
+    const third = await store.grant(20_000);
+    await put("third", third);
+    upMs = 1_000;
+    assert.ok(await has("third"), "the host has started again meanwhile");
+    await clock.advance(20_000);
+    assert.ok(!(await has("third")));
     await store.close();
   });
 });

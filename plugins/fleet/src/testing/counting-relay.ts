@@ -1,14 +1,17 @@
 import { once } from "node:events";
 import { type AddressInfo, connect, createServer, type Socket } from "node:net";
 
-/** Passes connections on to a server, and counts their bytes. */
+/** Passes connections on to a server, counts their bytes, and shows what clients send. */
 export interface CountingRelay extends AsyncDisposable {
   readonly url: string;
   /** Of all connections so far, both ways. */
   readonly bytes: number;
 }
 
-export async function startCountingRelay(url: string): Promise<CountingRelay> {
+export async function startCountingRelay(
+  url: string,
+  onSent: (bytes: Buffer) => void = () => {},
+): Promise<CountingRelay> {
   const { hostname: host, port } = new URL(url);
   const sockets = new Set<Socket>();
   let bytes = 0;
@@ -19,6 +22,7 @@ export async function startCountingRelay(url: string): Promise<CountingRelay> {
       [far, near],
     ] as const) {
       sockets.add(from);
+      if (from === near) near.on("data", onSent);
       from.on("data", (part) => (bytes += part.length));
       from.pipe(to);
       from.on("error", () => to.destroy());

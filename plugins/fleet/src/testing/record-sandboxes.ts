@@ -3,9 +3,12 @@ import { digestOf } from "@coppice/core";
 import { NODES, nodeText } from "../membership/node-record.js";
 import { SANDBOXES, sandboxText } from "../records/fleet-sandbox.js";
 import type { Change } from "../store/fleet-store.js";
+import { FleetSecrets } from "../trust/fleet-secrets.js";
 import { withEtcd } from "./with-etcd.js";
 
 const TENANTS = 100;
+/** Of no fleet: its record is not used. */
+const SECRET = "0".repeat(32);
 /** Changes of one commit. */
 const BATCH = 100;
 
@@ -29,7 +32,10 @@ export function recordSandboxes(etcd: object, count: number): Promise<void> {
     return { put: SANDBOXES + id, value };
   };
   return withEtcd(etcd, async (store) => {
-    await store.commit([], [{ put: NODES + node, value: nodeText(facts) }]);
+    await store.commit(
+      [],
+      [{ put: NODES + node, value: nodeText(node, facts, new FleetSecrets({ secret: SECRET })) }],
+    );
     for (let made = 0; made < count; made += BATCH) {
       const length = Math.min(BATCH, count - made);
       await store.commit(

@@ -97,7 +97,8 @@ function startServers(
     const machine = { memoryMiB, processors: 1, processes: () => 0 };
     const ownOffered = (request: CreateSandbox): Offer => ownOffer(request, sandboxes, machine);
     offers.set(node, ownOffered);
-    nodes.set(node, { identity: node, address: "", version: "0.0.0", joinedAtMs: 0, memoryMiB, revision: 1 });
+    const facts = { identity: node, run: node, address: "", version: "0.0.0", joinedAtMs: 0, memoryMiB };
+    nodes.set(node, { ...facts, revision: 1, secret: "of all" });
     const placement = new FleetPlacement({
       node,
       nodes,

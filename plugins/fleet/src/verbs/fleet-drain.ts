@@ -1,4 +1,3 @@
-import { readFileSync } from "node:fs";
 import { setTimeout as sleep } from "node:timers/promises";
 import { parseArgs } from "node:util";
 import { SandboxError, type VerbAction } from "@coppice/core";
@@ -7,9 +6,11 @@ import { NODES, nodeOf } from "../membership/node-record.js";
 import { setCordon } from "../placement/cordons.js";
 import { type Moved, moveAnswer } from "../placement/moves.js";
 import { SANDBOXES, sandboxOf } from "../records/fleet-sandbox.js";
-import { HttpPeer, peerConnections } from "../routing/http-peer.js";
+import { connectionsBy, HttpPeer } from "../routing/http-peer.js";
 import type { FleetStore } from "../store/fleet-store.js";
+import { FleetSecrets } from "../trust/fleet-secrets.js";
 import { requireServer, serverIn, withStore } from "./with-store.js";
+import { REASONS } from "../reasons.js";
 
 const POLL_MS = 1000;
 
@@ -50,13 +51,23 @@ async function moveAll(
   { config, print }: { readonly config: FleetConfig; readonly print: (line: string) => void },
 ): Promise<boolean> {
   const entry = await store.get(NODES + server);
-  const node = entry && nodeOf(entry);
+  const secrets = new FleetSecrets(config);
+  const node = entry && nodeOf(entry, secrets);
   if (node === undefined || node.stoppedAtMs !== undefined)
-    throw new SandboxError("fleet_unavailable", `server '${server}' does not run, so nothing can be moved`);
-  const { secret, connectTimeout: connectMs } = config;
-  using connections = peerConnections(config.ca === undefined ? {} : { ca: readFileSync(config.ca, "utf8") });
-  const { address } = node;
-  const peer = new HttpPeer({ node: server, address, secret, connectMs, connections, onFailure: () => {} });
+    throw new SandboxError(
+      REASONS.fleet_unavailable,
+      `server '${server}' does not run, so nothing can be moved`,
+    );
+  const { secret } = node;
+  if (secret === undefined)
+    throw new SandboxError(
+      REASONS.fleet_unavailable,
+      `server '${server}' has another secret: check fleet.secret`,
+    );
+  const { connectTimeout: connectMs } = config;
+  using connections = connectionsBy(config);
+  const options = { secrets, connectMs, connections, onFailure: () => {} };
+  const peer = new HttpPeer({ ...options, node: server, server: { ...node, secret } });
   const asked = new Set<string>();
   const refused = new Set<string>();
   for (;;) {

@@ -6,9 +6,10 @@ import type { AddressInfo } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { describe, it } from "node:test";
-import type { VerbContext } from "@coppice/core";
+import type { VerbAction } from "@coppice/core";
 import { fakeClock } from "@coppice/core/testing";
 import { type FleetConfig, fleetConfig } from "../fleet-config.js";
+import { FleetSecrets } from "../trust/fleet-secrets.js";
 import { NODES, nodeText } from "../membership/node-record.js";
 import { plugin } from "../plugin.js";
 import { setCordon } from "../placement/cordons.js";
@@ -63,7 +64,7 @@ describe("coppice fleet", () => {
     const clock = fakeClock();
     const run = async (action: string, ...args: readonly string[]): Promise<readonly string[]> => {
       const printed: string[] = [];
-      const context: VerbContext<FleetConfig> = {
+      const context: Parameters<VerbAction<FleetConfig>["run"]>[0] = {
         config,
         args,
         clock,
@@ -79,9 +80,14 @@ describe("coppice fleet", () => {
     try {
       const node = { identity: "a", address: config.address, version: "0.1.0", joinedAtMs: 0 };
       await withStore({ config, clock }, async (store) => {
-        await store.commit([], [{ put: `${NODES}a`, value: nodeText(node) }]);
+        await store.commit([], [{ put: `${NODES}a`, value: nodeText("a", node, new FleetSecrets(config)) }]);
         await setCordon(store, "formerly", true);
       });
+      // Of somebody else, with a time that is no date.
+      const odd = JSON.stringify({ ...node, joinedAtMs: 1e300 });
+      await withStore({ config, clock }, (store) => store.commit([], [{ put: `${NODES}odd`, value: odd }]));
+      assert.deepEqual(await run("status"), ["a member", "odd unproven"]);
+      await withStore({ config, clock }, (store) => store.commit([], [{ delete: `${NODES}odd` }]));
       for (const action of ["cordon", "uncordon", "drain", "remove"])
         await assert.rejects(
           run(action, "b"),
@@ -90,6 +96,18 @@ describe("coppice fleet", () => {
       assert.deepEqual(await run("drain", "a"), ["'a' has no sandboxes and gets no new ones"]);
       assert.deepEqual(await run("status"), ["a cordoned"]);
       assert.deepEqual(await run("uncordon", "a"), ["'a' gets new sandboxes again"]);
+      // One that somebody else wrote has no lease, and is told apart.
+      const forged = nodeText(
+        "evil",
+        { ...node, identity: "evil" },
+        new FleetSecrets({ secret: "e".repeat(32) }),
+      );
+      await withStore({ config, clock }, (store) =>
+        store.commit([], [{ put: `${NODES}evil`, value: forged }]),
+      );
+      assert.deepEqual(await run("status"), ["a member", "evil unproven"]);
+      assert.deepEqual(await run("remove", "evil"), ["'evil' is no part of the fleet any more"]);
+      await assert.rejects(run("remove", "a"), /'a' is a member: stop it first/);
       assert.deepEqual(await run("remove", "formerly"), ["'formerly' is no part of the fleet any more"]);
       await assert.rejects(run("uncordon", "formerly"), /the fleet has no server/);
     } finally {

@@ -1,5 +1,5 @@
 import { parseArgs } from "node:util";
-import { type Clock, messageOf, SandboxError, type VerbContext } from "@coppice/core";
+import { type Clock, messageOf, SandboxError, type VerbAction } from "@coppice/core";
 import type { FleetConfig } from "../fleet-config.js";
 import { NODES } from "../membership/node-record.js";
 import { CORDONS } from "../placement/cordons.js";
@@ -7,13 +7,14 @@ import { SANDBOXES, sandboxOf } from "../records/fleet-sandbox.js";
 import { EtcdRefusal } from "../store/etcd/etcd-client.js";
 import { type FleetStore, StoreUnavailable } from "../store/fleet-store.js";
 import { openStore } from "../store/open-store.js";
+import { REASONS } from "../reasons.js";
 
 /**
  * Opens the fleet's store for a verb, whether or not a server runs here.
  * @throws SandboxError fleet_unavailable when the store cannot be reached or refuses, or what `use` throws.
  */
 export async function withStore<T>(
-  { config, clock }: Pick<VerbContext<FleetConfig>, "config" | "clock">,
+  { config, clock }: Pick<Parameters<VerbAction<FleetConfig>["run"]>[0], "config" | "clock">,
   use: (store: FleetStore) => Promise<T>,
 ): Promise<T> {
   const store = opened(config, clock);
@@ -21,10 +22,12 @@ export async function withStore<T>(
     return await use(store);
   } catch (error) {
     if (error instanceof EtcdRefusal)
-      throw new SandboxError("fleet_unavailable", `${error.message} (see fleet.etcd)`, { cause: error });
+      throw new SandboxError(REASONS.fleet_unavailable, `${error.message} (see fleet.etcd)`, {
+        cause: error,
+      });
     if (!(error instanceof StoreUnavailable)) throw error;
     const reason = error.cause === undefined ? "" : `: ${messageOf(error.cause)}`;
-    throw new SandboxError("fleet_unavailable", `${error.message}${reason}`, { cause: error });
+    throw new SandboxError(REASONS.fleet_unavailable, `${error.message}${reason}`, { cause: error });
   } finally {
     await store.close();
   }
@@ -35,7 +38,7 @@ function opened(config: FleetConfig, clock: Clock): FleetStore {
   try {
     return openStore(config, clock);
   } catch (cause) {
-    throw new SandboxError("fleet_unavailable", messageOf(cause), { cause });
+    throw new SandboxError(REASONS.fleet_unavailable, messageOf(cause), { cause });
   }
 }
 

@@ -67,8 +67,7 @@ const CONNECT_PAUSE_MS = 2;
 const STREAM_STDERR_BYTES = 4_096;
 /** Time that a killed program gets to exit. One that waits in the kernel, for a disk or a lock, does not exit. */
 const KILL_GRACE_MS = 2_000;
-/** A pkg(8) that is not installed yet asks on stdin whether to install itself. */
-const ENVIRONMENT = { PATH: "/sbin:/bin:/usr/sbin:/usr/bin", LC_ALL: "C", ASSUME_ALWAYS_YES: "yes" };
+const ENVIRONMENT = { PATH: "/sbin:/bin:/usr/sbin:/usr/bin", LC_ALL: "C" };
 
 /**
  * Programs of the host. They are started by a small agent process, so the server never forks for a request. The agent

@@ -6,7 +6,6 @@ const plain = {
   name: "e2b-abc",
   hostname: "abc",
   root: "/var/db/coppice/jails/roots/e2b-abc",
-  stack: { kind: "own" } as const,
   devfsRuleset: 200,
   procfs: false,
   sysvipc: false,
@@ -71,14 +70,6 @@ describe("the jail.conf of a sandbox", () => {
     }
   });
 
-  it("gives a jail in the stack of the host one address, and no other", () => {
-    const stack = { kind: "shared", link: "lo1", address: "10.78.0.10" } as const;
-    const text = jailConf({ ...plain, stack });
-    assert.ok(text.includes('  ip4.addr = "lo1|10.78.0.10/32";\n  ip6 = "disable";\n'), text);
-    assert.doesNotMatch(text, /vnet/);
-    assert.doesNotMatch(jailConf(plain), /ip[46]/);
-  });
-
   it("refuses characters that could end a value, in every place", () => {
     const hostile = ['"', "'", "\\", "\n", "\0", "$x", "${x}", ";", "}", "#", " ", "\t", "`id`", "é", ""];
     for (const each of hostile) {
@@ -89,8 +80,6 @@ describe("the jail.conf of a sandbox", () => {
         { name: value },
         { hostname: value },
         { root: value },
-        { stack: { kind: "shared", link: value, address: "10.78.0.10" } as const },
-        { stack: { kind: "shared", link: "lo1", address: value } as const },
         { mounts: [{ ...mount, source: value }] },
         ...(each === "" ? [] : [{ mounts: [{ ...mount, target: value }] }]),
       ]) {

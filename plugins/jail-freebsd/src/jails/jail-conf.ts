@@ -6,7 +6,6 @@ export interface JailConfOptions {
   readonly hostname: SandboxId;
   /** Mount point of the clone. */
   readonly root: string;
-  readonly stack: JailStack;
   readonly devfsRuleset: number;
   readonly procfs: boolean;
   /** True for separate System V IPC. */
@@ -15,14 +14,6 @@ export interface JailConfOptions {
   /** Parameters that this kernel supports. */
   readonly known: ReadonlySet<string>;
 }
-
-/**
- * Network stack of a jail: a separate one with only lo0, or the host's with one address. That address is an alias of an
- * interface while the jail exists.
- */
-export type JailStack =
-  | { readonly kind: "own" }
-  | { readonly kind: "shared"; readonly link: string; readonly address: string };
 
 export interface NullfsMount {
   readonly source: string;
@@ -48,13 +39,14 @@ const NEWER: readonly (readonly [listed: string, parameter: string])[] = [
  * @throws Error for a value with characters that are not plain.
  */
 export function jailConf(options: JailConfOptions): string {
-  const { name, hostname, root, stack, devfsRuleset, procfs, sysvipc, mounts, known } = options;
+  const { name, hostname, root, devfsRuleset, procfs, sysvipc, mounts, known } = options;
   const lines = [
     assign("path", root),
     assign("host.hostname", hostname),
     assign("host.hostuuid", uuidOf(hostname)),
     "persist;",
-    ...stackLines(stack),
+    // A network stack of its own, which has lo0 alone at first.
+    "vnet;",
     "exec.clean;",
     assign("exec.timeout", "20"),
     // Otherwise a process that ignores SIGTERM delays the removal by ten seconds.
@@ -105,12 +97,6 @@ function uuidOf(id: SandboxId): string {
     `a${digits.slice(17, 20)}`,
     digits.slice(20, 32),
   ].join("-");
-}
-
-function stackLines(stack: JailStack): readonly string[] {
-  if (stack.kind === "own") return ["vnet;"];
-  // The jail can bind to no other address; 127.0.0.1 is this one inside.
-  return [`ip4.addr = "${plain(stack.link)}|${plain(stack.address)}/32";`, assign("ip6", "disable")];
 }
 
 function assign(name: string, value: string): string {

@@ -45,7 +45,6 @@ export class Jails {
   async create({ conf, name }: SandboxPaths, options: Omit<JailConfOptions, "known">): Promise<void> {
     await replaceFile(conf, jailConf({ ...options, known: this.#known }), { mode: 0o600 });
     await this.#host.run("jail", ["-q", "-f", conf, "-c", name]);
-    if (options.stack.kind === "shared") return;
     // Before anything runs inside: the lo0 of a new stack has no address.
     await this.#host.run("ifconfig", ["-j", name, "lo0", "inet", "127.0.0.1/8", "up"]);
   }

@@ -34,20 +34,15 @@ export class JexecHelpers {
    * reason.
    */
   async open(paths: SandboxPaths, use: HelperUse): Promise<AgentConnection> {
-    const found = await this.find(paths, use);
-    if (found !== undefined) return found;
     const { helper, name } = paths;
     const { host, program } = this.#options;
+    const options = { defaultUser: use.user };
+    const found = await connectSocket(helper).catch(() => undefined);
+    if (found !== undefined) return AgentConnection.open(found, options);
     // Constant arguments: a client's input reaches the program that jexec(8) runs through a socket alone.
     const words = [name, program, "launch", "3"];
     this.#started.set(helper, await host.serveOutside(helper, "jexec", words));
-    return AgentConnection.open(await connectSoon(helper, use.signal), { defaultUser: use.user });
-  }
-
-  /** Connects to the helper of a sandbox, if there is one. */
-  async find({ helper }: SandboxPaths, { user }: HelperUse): Promise<AgentConnection | undefined> {
-    const socket = await connectSocket(helper).catch(() => undefined);
-    return socket && AgentConnection.open(socket, { defaultUser: user });
+    return AgentConnection.open(await connectSoon(helper, use.signal), options);
   }
 
   /** Ends a helper whose commands have ended. A missing one is fine. */

@@ -1,6 +1,7 @@
 import { isIPv4 } from "node:net";
-import { type NetworkLeases, SandboxError } from "@coppice/core";
-import type { SandboxId } from "@coppice/core/backend";
+import { SandboxError } from "@coppice/core";
+import type { NetworkLeases, SandboxId } from "@coppice/core/backend";
+import { REASONS } from "../reasons.js";
 
 /** First number for sandboxes. The host has number 1; 2 to 9 stay unused. */
 const FIRST = 10;
@@ -89,7 +90,7 @@ export class AddressPool {
     if (other !== undefined) await this.#leases.release(other.holder);
     await this.#leases.release(holder);
     if ((await this.#leases.take(holder, [address])) !== undefined) return;
-    throw new SandboxError("address_leased", `address ${address} is leased in another network`);
+    throw new SandboxError(REASONS.address_leased, `address ${address} is leased in another network`);
   }
 
   /** Position of an address in the range; undefined for one that no sandbox can have. */

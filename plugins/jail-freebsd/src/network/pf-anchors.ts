@@ -12,24 +12,18 @@ export class PfAnchors {
     this.#parent = parent;
   }
 
-  /**
-   * Returns the parts of pf that the host lacks.
-   * @param kinds `anchor`, and `nat-anchor` where the rules of sandboxes translate addresses.
-   */
-  async problems(kinds: readonly ("anchor" | "nat-anchor")[]): Promise<readonly HostProblem[]> {
+  /** Returns the parts of pf that the host lacks. */
+  async problems(): Promise<readonly HostProblem[]> {
     const problems: HostProblem[] = [];
     const info = await this.#host.try("pfctl", ["-s", "info"]);
     if (!/^Status: Enabled/m.test(info.stdout)) {
       problems.push({ message: "pf is not enabled", fix: "sysrc pf_enable=YES && service pf start" });
     }
-    for (const kind of kinds) {
-      const shown = await this.#host.try("pfctl", ["-s", kind === "anchor" ? "rules" : "nat"]);
-      const line = `${kind} "${this.#parent}/*"`;
-      if (shown.stdout.split("\n").some((rule) => rule.startsWith(line))) continue;
-      problems.push({
-        message: `pf's rules have no ${line}`,
-        fix: "take over config/freebsd/pf.conf, then service pf reload",
-      });
+    const shown = await this.#host.try("pfctl", ["-s", "rules"]);
+    const line = `anchor "${this.#parent}/*"`;
+    if (!shown.stdout.split("\n").some((rule) => rule.startsWith(line))) {
+      const fix = "take over config/freebsd/pf.conf, then service pf reload";
+      problems.push({ message: `pf's rules have no ${line}`, fix });
     }
     return problems;
   }

@@ -1,16 +1,12 @@
 import { ALL_TRAFFIC, type EgressRules } from "@coppice/core/backend";
 import type { AddressPool, Lease } from "./address-pool.js";
-import { bridgeRules } from "./bridge-rules.js";
-import { destinationTest } from "./egress-policy.js";
+import { bridgeRules, destinationTest, statesOf } from "./egress-policy.js";
 import type { Host } from "../host/host.js";
 import type { HostProblem } from "../host/host-problem.js";
-import type { JailStack } from "../jails/jail-conf.js";
-import type { NetworkSettings } from "../network-config.js";
+import type { NetworkSettings } from "../jail-freebsd-config.js";
 import { PfAnchors } from "./pf-anchors.js";
-import { statesOf } from "./pf-states.js";
-import type { SandboxNetworks } from "./sandbox-networks.js";
 
-export interface VnetNetworksOptions {
+interface VnetNetworksOptions {
   readonly host: Host;
   readonly settings: NetworkSettings;
   readonly addresses: AddressPool;
@@ -34,7 +30,7 @@ const NEEDED_SYSCTLS = [
  * Networks of jails with a separate stack. Each has an epair(4), whose host end is a private member of one bridge, and
  * an anchor of pf(4). The number of the address names all parts, so that they can be removed from any half-built state.
  */
-export class VnetNetworks implements SandboxNetworks {
+export class VnetNetworks {
   readonly addresses: AddressPool;
   readonly #host: Host;
   readonly #settings: NetworkSettings;
@@ -70,6 +66,7 @@ export class VnetNetworks implements SandboxNetworks {
     return [...problems, ...(await this.gaps())];
   }
 
+  /** The problems with which pf(4) does not filter what sandboxes send; also part of `problems`. */
   async gaps(): Promise<readonly HostProblem[]> {
     const problems: HostProblem[] = [];
     for (const name of NEEDED_SYSCTLS) {
@@ -80,17 +77,14 @@ export class VnetNetworks implements SandboxNetworks {
         fix: `sysctl ${name}=1, and put it into /etc/sysctl.conf`,
       });
     }
-    return [...problems, ...(await this.#anchors.problems(["anchor"]))];
+    return [...problems, ...(await this.#anchors.problems())];
   }
 
   needsAddress({ allowOut, denyOut }: EgressRules): boolean {
     return allowOut.length > 0 || !denyOut.includes(ALL_TRAFFIC) || this.#settings.resolvers.length > 0;
   }
 
-  stackOf(): JailStack {
-    return { kind: "own" };
-  }
-
+  /** Loads the rules of a sandbox before its jail is created. @throws HostCommandError */
   async prepare(lease: Lease, rules: EgressRules): Promise<void> {
     const { link } = this.#namesOf(lease);
     const { bridge } = this.#settings;
@@ -98,6 +92,7 @@ export class VnetNetworks implements SandboxNetworks {
     await this.#anchors.load(link, bridgeRules({ link, bridge, address: lease.address, policy }));
   }
 
+  /** Connects a new jail whose rules are loaded. @throws HostCommandError */
   async connect(jail: string, lease: Lease): Promise<void> {
     const { bridge } = this.#settings;
     const { epair, link, inner, hardware } = this.#namesOf(lease);
@@ -114,6 +109,11 @@ export class VnetNetworks implements SandboxNetworks {
     await this.#host.run("route", ["-j", jail, "-n", "add", "default", this.addresses.gateway]);
   }
 
+  /**
+   * Replaces the rules of a sandbox and cuts the connections that they forbid, or all of its connections when those are
+   * too many.
+   * @throws SandboxError invalid_argument, with the old rules in force.
+   */
   async restrict(lease: Lease, rules: EgressRules): Promise<void> {
     const { bridge } = this.#settings;
     await this.prepare(lease, rules);
@@ -133,19 +133,21 @@ export class VnetNetworks implements SandboxNetworks {
   }
 
   /**
-   * The kernel gives the interfaces of a removed jail back to the host, under the names that root of the sandbox gave
+   * Takes a sandbox's own interface, before its jail is removed. A missing one is fine. The kernel gives the interfaces of a removed jail back to the host, under the names that root of the sandbox gave
    * them: a second `em0` would take the addresses of the first one from the rules of pf(4).
    */
   async unplug(lease: Lease): Promise<void> {
     await this.#host.remove("ifconfig", [this.#namesOf(lease).link, "destroy"], MISSING);
   }
 
+  /** Removes the rest of the network of an unplugged sandbox whose jail is gone or not created yet. Keeps the lease. */
   async disconnect(lease: Lease): Promise<void> {
     await this.#cut(lease);
     await this.#anchors.flush(this.#namesOf(lease).link);
     await this.#host.remove("arp", ["-d", lease.address], MISSING);
   }
 
+  /** Addresses that jails on this host use, by jail name, regardless of leases. */
   async found(): Promise<ReadonlyMap<string, string>> {
     const found = new Map<string, string>();
     for (const { address, groups, jail } of await this.#links()) {
@@ -154,6 +156,7 @@ export class VnetNetworks implements SandboxNetworks {
     return found;
   }
 
+  /** Removes interfaces and anchors without a lease. */
   async removeOthers(): Promise<void> {
     const links = (await this.#host.try("ifconfig", ["-g", this.#group])).stdout.split(/\s+/);
     for (const link of links) {

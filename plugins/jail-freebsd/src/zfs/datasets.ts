@@ -3,6 +3,7 @@ import { SandboxError } from "@coppice/core";
 import type { SnapshotId } from "@coppice/core/backend";
 import { failureOf, type Host, HostCommandError } from "../host/host.js";
 import { isOwnValue, type PropertyTree, readTree } from "./property-tree.js";
+import { REASONS } from "../reasons.js";
 
 /**
  * State of a dataset. `connecting`: its sandbox runs and gets a network that it was created without. `stopped`: its
@@ -103,7 +104,7 @@ export class Datasets {
         throw new SandboxError("snapshot_not_found", `there is no snapshot ${origin}`, { cause: error });
       }
       if (/already exists/.test(error.stderr)) {
-        throw new SandboxError("dataset_exists", `dataset ${name} already exists`, { cause: error });
+        throw new SandboxError(REASONS.dataset_exists, `dataset ${name} already exists`, { cause: error });
       }
       throw error;
     }
@@ -123,7 +124,7 @@ export class Datasets {
     const words = ["create", ...options.flatMap((option) => ["-o", option]), this.#path(name)];
     const result = await this.#host.try("zfs", words);
     if (/already exists/.test(result.stderr)) {
-      throw new SandboxError("dataset_exists", `dataset ${name} already exists`);
+      throw new SandboxError(REASONS.dataset_exists, `dataset ${name} already exists`);
     }
     if (result.code !== 0) throw failureOf("zfs", words, result);
   }
@@ -372,7 +373,7 @@ export class Datasets {
     if (code !== 0) throw new Error(`zfs get: ${stderr.trim()}`);
     const [owner, source] = stdout.trim().split("\t");
     if (owner === this.#owner && isOwnValue(source)) return true;
-    throw new SandboxError("dataset_not_owned", `dataset ${path} belongs to another installation`);
+    throw new SandboxError(REASONS.dataset_not_owned, `dataset ${path} belongs to another installation`);
   }
 
   #path(name: string): string {

@@ -1,7 +1,7 @@
 import { randomBytes } from "node:crypto";
 import { mkdir, readdir, rm, stat, writeFile } from "node:fs/promises";
 import { dirname, join } from "node:path";
-import { SandboxError } from "@coppice/core";
+import { SandboxError, MEBIBYTE } from "@coppice/core";
 import {
   type ImageId,
   type ImageSource,
@@ -38,7 +38,6 @@ interface Place extends SandboxPaths {
 }
 
 const NAME = "image-";
-const MEBIBYTE = 2 ** 20;
 /** What a file system needs for itself, beside the files of an image. */
 const SPARE_MIB = 16;
 /** Inside the jail: the layout as it came, the one that umoci reads, and the root that it fills. */

@@ -33,7 +33,6 @@ export class ImageJails {
       name: place.name,
       hostname: place.name,
       root: place.root,
-      stack: { kind: "own" },
       devfsRuleset: this.#settings.devfsRuleset,
       procfs: false,
       sysvipc: false,

@@ -11,14 +11,15 @@ interface Sample {
   readonly usages: Promise<ReadonlyMap<string, SandboxUsage>>;
 }
 
-export interface UsageSamplerOptions {
+interface UsageSamplerOptions {
   readonly datasets: Datasets;
   /** Undefined where the kernel does no accounting: then only disks are measured. */
   readonly rules: ResourceRules | undefined;
   /** Returns the names of all sandboxes. */
   readonly names: () => readonly string[];
-  readonly maximumAgeMs: number;
 }
+
+const MAXIMUM_AGE_MS = 1_000;
 
 /**
  * Resource usage of sandboxes. Two commands measure all of them together; later requests within the maximum age share
@@ -35,7 +36,7 @@ export class UsageSampler {
   /** @returns undefined for an ended sandbox. */
   async of(name: string): Promise<SandboxUsage | undefined> {
     const askedAtMs = performance.now();
-    const isFresh = (this.#last?.takenAtMs ?? -Infinity) + this.#options.maximumAgeMs > askedAtMs;
+    const isFresh = (this.#last?.takenAtMs ?? -Infinity) + MAXIMUM_AGE_MS > askedAtMs;
     const found = isFresh ? (await this.#last?.usages)?.get(name) : undefined;
     if (found !== undefined) return found;
     // It may be newer than the sample. Concurrent requests share the next sample.

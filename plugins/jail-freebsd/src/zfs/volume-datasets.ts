@@ -1,7 +1,7 @@
 import { rmdir } from "node:fs/promises";
 import { join } from "node:path";
 import { SandboxError } from "@coppice/core";
-import type { Mount, VolumeId, VolumeSpec } from "@coppice/core/backend";
+import { type Mount, type VolumeId, type VolumeSpec, ignoring } from "@coppice/core/backend";
 import type { Datasets } from "./datasets.js";
 import type { Host } from "../host/host.js";
 import type { NullfsMount } from "../jails/jail-conf.js";
@@ -47,9 +47,7 @@ export class VolumeDatasets {
 
   async remove(id: VolumeId): Promise<void> {
     await this.#options.datasets.destroy(nameOf(id));
-    await rmdir(this.#pathOf(id)).catch((error: NodeJS.ErrnoException) => {
-      if (error.code !== "ENOENT") throw error;
-    });
+    await rmdir(this.#pathOf(id)).catch(ignoring("ENOENT"));
   }
 
   /** @throws SandboxError not_found */

@@ -8,15 +8,17 @@ import { ScriptedKernel } from "../testing/scripted-kernel.js";
 
 it("a kernel that did not accept its environment gets it again", async () => {
   const scripted = new ScriptedKernel();
-  const { sandbox, user, settings, log } = scripted.start;
+  const { sandbox, tenant, user, settings, log } = scripted.start;
   let environment: Readonly<Record<string, string>> = {};
   const context = new CodeContext({
     id: "context",
     language: "python",
     isDefault: true,
+    userName: undefined,
     cwd: "/",
     zygote: undefined,
     sandbox,
+    tenant,
     user,
     settings,
     log,

@@ -1,15 +1,20 @@
 import { isDeepStrictEqual } from "node:util";
-import { messageOf, SandboxError, Semaphore, type Process } from "@coppice/core";
+import { messageOf, SandboxError, Semaphore } from "@coppice/core";
+import type { Process } from "@coppice/core/backend";
 import { syntheticError, type ExecutionEvent } from "../kernel/execution-event.js";
 import type { KernelMetrics, RestartCause } from "../kernel/kernel-metrics.js";
 import type { KernelConnection } from "../kernel/kernel-notes.js";
+import { dialectOf, resettingOf, settingOf } from "../programs/dialects.js";
 import { isInstalled } from "../programs/kernel-program.js";
+import { KernelStartError } from "../programs/kernel-start-error.js";
+import { lineEndApart } from "../kernel/line-ends.js";
 import type { Kernel, KernelExecution } from "../kernel/kernel.js";
 import type { KernelObserver, KernelStart } from "../kernel/kernel-surroundings.js";
 import { adoptKernel, startKernel } from "../kernel/start-kernel.js";
 import { limitOutput } from "../kernel/output-limit.js";
 import { canGoOnWith } from "../programs/start-variables.js";
 import type { Zygote } from "../kernel/zygote.js";
+import { REASONS } from "../reasons.js";
 
 /** Observes a context across the kernels that replace each other in it. */
 export interface ContextObserver extends KernelObserver {
@@ -29,6 +34,7 @@ interface CodeContextOptions extends Omit<Surroundings, "observer" | "onSilent" 
   readonly language: string;
   /** True for the context of its language where a client names none. */
   readonly isDefault: boolean;
+  readonly userName: string | undefined;
   /** Returns the complete environment of its kernels; called at each start. */
   readonly environment: () => Readonly<Record<string, string>>;
   readonly zygote: Zygote | undefined;
@@ -40,6 +46,9 @@ interface CodeContextOptions extends Omit<Surroundings, "observer" | "onSilent" 
   /** Called when a kernel is ready, which is used after this has resolved, and when it is gone. */
   readonly kernelChanged: () => Promise<void>;
 }
+
+/** Codes of a start that failed for the folder that a client asked for. */
+const ERRORS_OF_CLIENTS: ReadonlySet<string> = new Set(["invalid_argument", "permission_denied"]);
 
 // A fork takes a tenth of a second; a stopped zygote never answers.
 const FORK_TIMEOUT_MS = 5000;
@@ -53,6 +62,8 @@ export class CodeContext {
   readonly language: string;
   readonly cwd: string;
   readonly isDefault: boolean;
+  /** Its account, where that is not the account of all kernels. */
+  readonly userName: string | undefined;
   readonly #options: CodeContextOptions;
   readonly #turns = new Semaphore();
   readonly #removed = new AbortController();
@@ -70,6 +81,7 @@ export class CodeContext {
     this.language = options.language;
     this.cwd = options.cwd;
     this.isDefault = options.isDefault;
+    this.userName = options.userName;
     this.#options = options;
   }
 
@@ -123,7 +135,9 @@ export class CodeContext {
    * request begins once the kernel is free.
    */
   async *execute(execution: KernelExecution, signal: AbortSignal): AsyncGenerator<ExecutionEvent> {
-    if (isInstalled(this.#options.program) && Object.keys(execution.variables).length > 0) {
+    const { program } = this.#options;
+    const hasVariables = Object.keys(execution.variables).length > 0;
+    if (hasVariables && isInstalled(program) && dialectOf(program) === undefined) {
       const message = `a kernel for ${this.language} takes no variables with its code; give them to the sandbox`;
       yield syntheticError("NotSupported", message);
       return;
@@ -137,14 +151,14 @@ export class CodeContext {
       try {
         kernel = await this.#usableKernel();
       } catch (error) {
-        yield syntheticError("UnexpectedEndOfExecution", messageOf(error));
+        yield syntheticError("UnexpectedEndOfExecution", `Failed to create context: ${messageOf(error)}`);
         return;
       }
       const startedMs = performance.now();
       let status: "ok" | "error" | "died" = "ok";
       let isComplete = false;
       try {
-        for await (const event of limitOutput(kernel.execute(execution, signal), maxOutputBytes)) {
+        for await (const event of limitOutput(this.#eventsOf(kernel, execution, signal), maxOutputBytes)) {
           if (event.type === "error") status = kernel.isUsable ? "error" : "died";
           yield event;
         }
@@ -155,6 +169,30 @@ export class CodeContext {
       }
     } finally {
       release();
+    }
+  }
+
+  /** The events of the code, which an installed kernel runs between code that sets its variables and takes them back. */
+  async *#eventsOf(
+    kernel: Kernel,
+    execution: KernelExecution,
+    signal: AbortSignal,
+  ): AsyncGenerator<ExecutionEvent> {
+    const dialect = dialectOf(this.#options.program);
+    if (dialect === undefined) {
+      yield* kernel.execute(execution, signal);
+      return;
+    }
+    const names = Object.keys(execution.variables);
+    // Requests are run in their order, so none of these has to be waited for.
+    if (names.length > 0) void kernel.runSilently(settingOf(dialect, execution.variables));
+    try {
+      for await (const event of kernel.execute(execution, signal)) {
+        if (dialect.sendsLineEndsApart) yield* lineEndApart(event);
+        else yield event;
+      }
+    } finally {
+      if (names.length > 0) void kernel.runSilently(resettingOf(dialect, names, this.#options.environment()));
     }
   }
 
@@ -179,7 +217,7 @@ export class CodeContext {
 
   /** Runs an invisible first cell, so that the user's first one is fast. */
   async warmUp(): Promise<void> {
-    await (await this.#usableKernel()).warmUp();
+    await (await this.#usableKernel()).runSilently("pass");
   }
 
   /** Replaces the kernel, in the same folder. @throws SandboxError as `ready`; the next use tries again. */
@@ -200,7 +238,7 @@ export class CodeContext {
   /** Ends the kernel and all waiting executions. Safe to repeat. */
   remove(): Promise<void> {
     this.#observer?.removed();
-    return this.#leave("close", new SandboxError("context_removed", "the context was removed"));
+    return this.#leave("close", new SandboxError(REASONS.context_removed, "the context was removed"));
   }
 
   /** Like `remove`, without asking the kernel. */
@@ -253,15 +291,25 @@ export class CodeContext {
       kernel = forked ?? (await startKernel({ ...this.#surroundings, env }));
     } catch (error) {
       // In a removed sandbox no start is expected to succeed.
-      if (!this.#removed.signal.aborted) metrics.failedStarts.inc();
+      if (!this.#removed.signal.aborted) this.#startFailed(error);
       throw error;
     }
     metrics.startSeconds.observe({ how: forked ? "forked" : "cold" }, (performance.now() - startedMs) / 1000);
     // For the next kernel; not before, because it would take CPU time from this one.
     void zygote?.start();
     this.#environment = env;
+    const dialect = dialectOf(this.#options.program);
+    if (dialect?.hasOwnVariables === true) void kernel.runSilently(settingOf(dialect, env));
     if (this.#restartCause !== undefined) metrics.restarts.inc({ cause: this.#restartCause });
     return this.#entered(kernel);
+  }
+
+  #startFailed(error: unknown): void {
+    const { language, log, metrics } = this.#options;
+    if (error instanceof SandboxError && ERRORS_OF_CLIENTS.has(error.code)) return;
+    metrics.failedStarts.inc();
+    const output = error instanceof KernelStartError ? error.output : undefined;
+    log.warn({ reason: messageOf(error), context: this.id, language, output }, "kernel did not start");
   }
 
   /** Undefined when it has to be started cold. @throws when that would fail, too. */

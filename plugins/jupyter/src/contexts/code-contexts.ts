@@ -1,15 +1,13 @@
 import { randomUUID } from "node:crypto";
 import { setImmediate } from "node:timers/promises";
 import {
+  type LiveSandbox,
+  type Logger,
   processEnvironment,
   resolveSandboxPath,
   SandboxError,
-  type LiveSandbox,
-  type Logger,
-  type Process,
-  type User,
 } from "@coppice/core";
-import type { AdoptedProcess } from "@coppice/core/backend";
+import type { AdoptedProcess, Process, User } from "@coppice/core/backend";
 import { CodeContext } from "./code-context.js";
 import { DEFAULT_LANGUAGE, languageNamed, type Languages } from "../programs/languages.js";
 import { readKernelLabel } from "../programs/kernel-label.js";
@@ -18,6 +16,7 @@ import type { KernelNotes, SandboxNotes } from "../kernel/kernel-notes.js";
 import type { KernelSettings } from "../kernel/kernel-surroundings.js";
 import { killProgram } from "../programs/start-program.js";
 import { Zygote, type ZygoteSettings } from "../kernel/zygote.js";
+import { REASONS } from "../reasons.js";
 
 interface CodeContextsOptions {
   readonly languages: Languages;
@@ -46,7 +45,13 @@ interface CreateContext {
 interface MakeContext extends CreateContext {
   readonly language: string;
   readonly isDefault: boolean;
+  readonly userName?: string;
 }
+
+/** Constant facts of a context. */
+type ContextFacts = Pick<CodeContext, "id" | "language" | "cwd" | "isDefault"> & {
+  readonly userName?: string | undefined;
+};
 
 /** The contexts of every sandbox, dropped with it. */
 export class CodeContexts {
@@ -191,7 +196,7 @@ export class SandboxContexts {
   /** @throws SandboxError not_found with E2B's text. */
   get(id: string): CodeContext {
     const context = this.#contexts.get(id);
-    if (context === undefined) throw new SandboxError("context_not_found", `Context ${id} not found`);
+    if (context === undefined) throw new SandboxError(REASONS.context_not_found, `Context ${id} not found`);
     return context;
   }
 
@@ -212,22 +217,38 @@ export class SandboxContexts {
     const { maxContexts } = this.#options;
     if (this.#contexts.size + this.#creating >= maxContexts) {
       const text = `the sandbox already has ${maxContexts} contexts, which is the limit`;
-      throw new SandboxError("context_limit_reached", text);
+      throw new SandboxError(REASONS.context_limit_reached, text);
     }
     this.#creating++;
     try {
-      const context = await this.#make({ language: languageNamed(language), cwd, isDefault: false });
-      const remove = (): void => void context.kill();
-      this.#sandbox.ended.addEventListener("abort", remove, { once: true });
-      try {
-        await context.ready();
-      } finally {
-        this.#sandbox.ended.removeEventListener("abort", remove);
-      }
-      return await this.#keep(context);
+      const asked = { language: languageNamed(language), cwd, isDefault: false };
+      return await this.#keep(
+        await this.#started(asked).catch((error: unknown) => this.#asRoot(asked, error)),
+      );
     } finally {
       this.#creating--;
     }
+  }
+
+  async #started(asked: MakeContext): Promise<CodeContext> {
+    const context = await this.#make(asked);
+    const remove = (): void => void context.kill();
+    this.#sandbox.ended.addEventListener("abort", remove, { once: true });
+    try {
+      await context.ready();
+    } finally {
+      this.#sandbox.ended.removeEventListener("abort", remove);
+    }
+    return context;
+  }
+
+  /** The context in a folder that only root may enter: E2B's kernels run as root. @throws the error for all others. */
+  async #asRoot(asked: MakeContext, error: unknown): Promise<CodeContext> {
+    const isForRoot = error instanceof SandboxError && error.reason === "spawn_not_permitted";
+    if (!isForRoot || this.#options.userName !== undefined) throw error;
+    return this.#started({ ...asked, userName: "root" }).catch(() => {
+      throw error;
+    });
   }
 
   async #keep(context: CodeContext): Promise<CodeContext> {
@@ -270,13 +291,16 @@ export class SandboxContexts {
   async #note(): Promise<void> {
     if (this.notes === undefined) return;
     await this.notes.update({
-      contexts: [...this.#contexts.values()].map(({ id, language, cwd, isDefault, connection }) => ({
-        id,
-        language,
-        cwd,
-        isDefault,
-        kernel: connection,
-      })),
+      contexts: [...this.#contexts.values()].map(
+        ({ id, language, cwd, isDefault, userName, connection }) => ({
+          id,
+          language,
+          cwd,
+          isDefault,
+          userName,
+          kernel: connection,
+        }),
+      ),
     });
   }
 
@@ -307,8 +331,7 @@ export class SandboxContexts {
   }
 
   /** @throws SandboxError failed_precondition when the sandbox has no such account. */
-  async #user(): Promise<User> {
-    const { userName } = this.#options;
+  async #user(userName = this.#options.userName): Promise<User> {
     try {
       return await this.#sandbox.runtime.user(userName);
     } catch (error) {
@@ -324,20 +347,23 @@ export class SandboxContexts {
     return this.#contextOf({ id: randomUUID(), ...known, cwd: resolveSandboxPath(cwd, user) });
   }
 
-  async #contextOf(known: Pick<CodeContext, "id" | "language" | "cwd" | "isDefault">): Promise<CodeContext> {
+  async #contextOf(known: ContextFacts): Promise<CodeContext> {
     const sandbox = this.#sandbox;
     const program = await this.#options.languages.programFor(known.language, sandbox.runtime);
-    const user = await this.#user();
+    const user = await this.#user(known.userName);
     sandbox.ended.throwIfAborted();
     return new CodeContext({
-      ...known,
       sandbox: sandbox.runtime,
+      tenant: sandbox.record.owner,
       isFrozen: () => sandbox.isFrozen,
       user,
       environment: () => processEnvironment(sandbox, user),
       program,
-      zygote: await this.#zygoteOf(),
+      // Its kernels have the other account.
+      zygote: known.userName === undefined ? await this.#zygoteOf() : undefined,
       ...this.#options,
+      ...known,
+      userName: known.userName,
       log: this.#options.log.child({ sandbox: sandbox.record.id }),
       kernelChanged: () => this.#note(),
     });

@@ -1,8 +1,8 @@
 import assert from "node:assert/strict";
 import { readdir, readFile } from "node:fs/promises";
 import { after, before, it } from "node:test";
-import { setTimeout as delay } from "node:timers/promises";
 import { WarmUps } from "@coppice/core";
+import { eventually } from "@coppice/core/testing";
 import { startCodeServer, type CodeServer } from "../testing/code-server.js";
 
 let own: CodeServer;
@@ -28,14 +28,8 @@ async function metric(name: string): Promise<number> {
   return Number(line?.split(" ").at(-1) ?? 0);
 }
 
-async function eventually(isTrue: () => boolean | Promise<boolean>, what: string): Promise<void> {
-  for (const untilMs = performance.now() + 30_000; !(await isTrue()); await delay(20)) {
-    assert.ok(performance.now() < untilMs, `within 30 s: ${what}`);
-  }
-}
-
-const poolIsFull = (): Promise<void> =>
-  eventually(async () => (await metric('sandboxes_warm{template="base"}')) === 1, "a sandbox is warm");
+const poolIsFull = (): Promise<true> =>
+  eventually("a sandbox is warm", async () => (await metric('sandboxes_warm{template="base"}')) === 1);
 const hits = (): Promise<number> => metric('sandboxes_warm_takes_total{template="base",outcome="hit"}');
 const startedKernels = async (): Promise<number> =>
   (await metric('jupyter_kernel_start_seconds_count{how="cold"}')) +
@@ -82,7 +76,7 @@ it("a kernel that died while it waited is replaced", async () => {
   await poolIsFull();
   const kernels = await metric("jupyter_kernels");
   for (const pid of await pidsOf(lastWarm)) killed(pid);
-  await eventually(async () => (await metric("jupyter_kernels")) < kernels, "the server knows");
+  await eventually("the server knows", async () => (await metric("jupyter_kernels")) < kernels);
   const sandbox = await own.create();
   assert.equal(sandbox.live.record.id, lastWarm);
   assert.equal((await sandbox.run("1+1")).results[0]?.["text"], "2");
@@ -93,7 +87,7 @@ it("a stop leaves nothing of unused ones", async () => {
   const pids = await pidsOf(lastWarm);
   assert.ok(pids.length >= 3, "a zygote, a kernel, and what stands for it");
   await own.server.stop();
-  await eventually(async () => (await pidsOf(lastWarm)).length === 0, "its processes are gone");
+  await eventually("its processes are gone", async () => (await pidsOf(lastWarm)).length === 0);
 });
 
 /** The end of another process may have ended it already. */

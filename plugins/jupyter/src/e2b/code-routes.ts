@@ -1,4 +1,5 @@
 import {
+  fulfilledWithin,
   HttpError,
   messageOf,
   requestOf,
@@ -6,14 +7,83 @@ import {
   targetOf,
   type Clock,
   type Router,
+  readJsonText,
 } from "@coppice/core";
-import { contextBody, executeBody, readCodeBody } from "./code-body.js";
 import type { CodeContext } from "../contexts/code-context.js";
 import type { CodeContexts } from "../contexts/code-contexts.js";
 import { streamExecution } from "./execution-stream.js";
+import type { IncomingMessage } from "node:http";
+import { z } from "zod";
+import { REASONS } from "../reasons.js";
+
+const EnvironmentName = z
+  .string()
+  .regex(/^[^=\0]+$/, "Name should be neither empty nor contain '=' or a NUL");
+const EnvironmentValue = z
+  .string()
+  .refine(
+    (value) => !value.includes("\0") && value.isWellFormed(),
+    "Value should be a valid string without a NUL",
+  );
+
+/** `POST /execute`. The Python SDK sends null for absent values. */
+const executeBody = z.object({
+  code: z.string(),
+  context_id: z.string().nullish(),
+  language: z.string().nullish(),
+  env_vars: z.record(EnvironmentName, EnvironmentValue).nullish(),
+});
+
+/** `POST /contexts`. */
+const contextBody = z.object({ language: z.string().nullish(), cwd: z.string().nullish() });
+
+/** Reads a JSON body as E2B's server does. @throws HttpError 422 with `{"detail": [...]}`, 413 past the limit. */
+async function readCodeBody<S extends z.ZodType>(
+  message: IncomingMessage,
+  schema: S,
+  limitBytes: number,
+): Promise<z.infer<S>> {
+  let value: unknown;
+  try {
+    value = JSON.parse((await readJsonText(message, limitBytes)).toString("utf8"));
+  } catch (error) {
+    // Very many values are told as what is no JSON.
+    if (error instanceof SandboxError && error.reason !== "request_invalid") throw error;
+    throw unprocessable([
+      {
+        type: "json_invalid",
+        loc: ["body", 0],
+        msg: "JSON decode error",
+        input: {},
+        ctx: { error: (error as Error).message },
+      },
+    ]);
+  }
+  const parsed = schema.safeParse(value, { reportInput: true });
+  if (parsed.success) return parsed.data;
+  throw unprocessable(
+    parsed.error.issues.map((issue) => {
+      const isMissing = issue.code === "invalid_type" && issue.input === undefined;
+      const type = issue.code === "invalid_type" ? `${issue.expected}_type` : "value_error";
+      return {
+        type: isMissing ? "missing" : type,
+        loc: ["body", ...issue.path],
+        msg: isMissing ? "Field required" : issue.message,
+        input: isMissing || issue.path.length === 0 ? {} : issue.input,
+      };
+    }),
+  );
+}
+
+function unprocessable(detail: readonly unknown[]): HttpError {
+  return new HttpError(422, "the request body is not valid", { reason: "request_invalid", body: { detail } });
+}
 
 /** The contexts of E2B's sandboxes begin with these two. */
 const ALWAYS_LISTED = ["python", "javascript"];
+
+/** Time after which the head of an answer is sent although the kernel is not ready. */
+const HEAD_AFTER_MS = 1000;
 
 interface CodeRoutesOptions {
   readonly contexts: CodeContexts;
@@ -42,13 +112,18 @@ export function mountCode(
     }
     const context = await creating(async () =>
       body.context_id ? sandbox.get(body.context_id) : sandbox.defaultFor(body.language ?? undefined),
-    );
+    ).catch((error: unknown) => {
+      requestOf(ctx).log.info({ reason: messageOf(error) }, "code was refused");
+      throw error;
+    });
     using _place = slotIn(context);
-    // Before the headers, because a context that does not start has its own status.
-    await creating(() => context.ready());
+    // A context that fails at once has its own status. A slow one fails in the stream: only a client that has the head
+    // can tell a sandbox that ends meanwhile from a server that cannot be reached.
+    await creating(() => fulfilledWithin(context.ready(), { clock, timeoutMs: HEAD_AFTER_MS }));
     const execution = { code: body.code.toWellFormed(), variables: body.env_vars ?? {} };
     ctx.respond = false;
-    await streamExecution(ctx.res, context.execute(execution, signal), { clock, keepaliveMs, signal });
+    const options = { sender: targetOf(ctx), clock, keepaliveMs, message: ctx.req, signal };
+    await streamExecution(ctx.res, context.execute(execution, signal), options);
   });
 
   router.post("/contexts", async (ctx) => {
@@ -72,7 +147,7 @@ export function mountCode(
     } catch (error) {
       requestOf(ctx).log.warn({ err: error, context: context.id }, "context did not restart");
       const text = `Failed to restart context ${context.id}`;
-      throw new HttpError(500, messageOf(error), { reason: "kernel_start_failed", body: text });
+      throw new HttpError(500, messageOf(error), { reason: REASONS.kernel_start_failed, body: text });
     }
     sendNull(ctx);
   });
@@ -117,14 +192,15 @@ const CREATION_STATUS = new Map([
   ["unimplemented", 500],
   ["failed_precondition", 500],
   ["invalid_argument", 400],
+  ["permission_denied", 403],
   ["resource_exhausted", 429],
 ]);
 
 function asText(error: unknown): unknown {
   if (!(error instanceof SandboxError)) return error;
-  const { code, reason, message } = error;
-  if (code === "not_found") return new HttpError(404, message, { reason, body: message });
+  const { code, message } = error;
+  if (code === "not_found") return new HttpError(404, message, { reason: error, body: message });
   const status = CREATION_STATUS.get(code);
   if (status === undefined) return error;
-  return new HttpError(status, message, { reason, body: `Failed to create context: ${message}` });
+  return new HttpError(status, message, { reason: error, body: `Failed to create context: ${message}` });
 }

@@ -366,3 +366,27 @@ while time.monotonic() < end:
     assert.ok(grownMiB < 140, `memory grew by ${grownMiB.toFixed(0)} MiB, this test's own client included`);
   });
 });
+
+it("output that a client does not take fills http.maxHeldBodies, until it leaves", async () => {
+  await using server = await startCodeServer({}, { http: { maxHeldBodies: "24MiB" } });
+  const busy = await server.create();
+  const code = "from IPython.display import display\ndisplay({'text/plain': 'x' * 20_000_000}, raw=True)";
+  assert.equal((await busy.run(code)).error, undefined);
+  const leaving = new AbortController();
+  const made = await busy.fetch("/contexts", { method: "POST", body: "{}" });
+  const { id } = (await made.json()) as { id: string };
+  const unread = await busy.fetch("/execute", {
+    method: "POST",
+    body: JSON.stringify({ code, context_id: id }),
+    signal: leaving.signal,
+  });
+  assert.equal(unread.status, 200);
+  const isRefused = (): Promise<boolean> =>
+    busy.run(code).then(
+      () => false,
+      () => true,
+    );
+  for (let tries = 0; !(await isRefused()); tries++) assert.ok(tries < 50, "it holds nothing");
+  leaving.abort();
+  for (let tries = 0; await isRefused(); tries++) assert.ok(tries < 50, "it still holds it");
+});

@@ -160,3 +160,17 @@ function randomValue(random: SeededRandom, depth: number): unknown {
       );
   }
 }
+
+it("very many values are scanned in more than one turn of the event loop, and very many members are refused", async () => {
+  let turns = 0;
+  const count = (): void => {
+    turns += 1;
+    counting = setImmediate(count);
+  };
+  let counting = setImmediate(count);
+  await membersOfLong(Buffer.from(`{"a":[${"1,".repeat(50_000)}1]}`));
+  clearImmediate(counting);
+  assert.ok(turns > 10, `${turns} turns`);
+  const many = Array.from({ length: 20_000 }, (_, index) => `"${index}":1`).join();
+  await assert.rejects(membersOfLong(Buffer.from(`{${many}}`)), SyntaxError);
+});

@@ -1,10 +1,13 @@
 import { setImmediate as nextTurn } from "node:timers/promises";
 
 const DEEPEST = 512;
+/** A member costs more than anything else of its length, and memory. */
+const MOST_MEMBERS = 10_000;
 /** Limit of consecutive white space or digits. */
 const MAX_RUN = 64 * 1024;
 /** Bytes that are scanned at once: about a millisecond. */
 const SLICE_BYTES = 512 * 1024;
+const SLICE_VALUES = 2048;
 /** Length from which scanning four bytes at once pays. */
 const WORTH_WORDS = 256;
 const ESCAPED: ReadonlySet<number> = new Set(Buffer.from('"\\/bfnrt'));
@@ -62,6 +65,7 @@ function* scanMembers(json: Buffer): Generator<void, ReadonlyMap<string, Buffer>
   let name = "";
   let start = 0;
   let sliceEnd = SLICE_BYTES;
+  let values = 0;
   scanner.skipSpace();
   if (scanner.peek() !== Byte.OpenObject) throw scanner.error();
   for (;;) {
@@ -94,6 +98,7 @@ function* scanMembers(json: Buffer): Generator<void, ReadonlyMap<string, Buffer>
     // Past the brackets that close after this value.
     for (;;) {
       if (open.length === 1) members.set(name, json.subarray(start, scanner.at));
+      if (members.size > MOST_MEMBERS) throw scanner.error();
       scanner.skipSpace();
       if (open.length === 0) {
         if (scanner.at !== json.length) throw scanner.error();
@@ -106,7 +111,8 @@ function* scanMembers(json: Buffer): Generator<void, ReadonlyMap<string, Buffer>
     }
     scanner.expect(Byte.Comma);
     scanner.skipSpace();
-    if (scanner.at >= sliceEnd) {
+    values += 1;
+    if (scanner.at >= sliceEnd || values % SLICE_VALUES === 0) {
       yield;
       sliceEnd = scanner.at + SLICE_BYTES;
     }

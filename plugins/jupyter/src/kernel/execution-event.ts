@@ -1,7 +1,7 @@
 import { asciiJson } from "../json/ascii-json.js";
-import { beginningOf } from "../json/json-beginning.js";
-import { membersOf, membersOfLong } from "../json/raw-json.js";
+import { membersOfLong } from "../json/raw-json.js";
 import type { KernelMessage } from "../transport/wire.js";
+import { parseJson } from "../json/parse-json.js";
 
 export type ExecutionEvent =
   | { readonly type: "number_of_executions"; readonly executionCount: number }
@@ -36,7 +36,7 @@ export async function eventOf(
 ): Promise<ExecutionEvent | undefined> {
   switch (message.type) {
     case "execute_input": {
-      const count = Number(membersOf(message.content).get("execution_count")?.toString("latin1"));
+      const count = Number((await membersOfLong(message.content)).get("execution_count")?.toString("latin1"));
       return Number.isSafeInteger(count)
         ? { type: "number_of_executions", executionCount: count }
         : undefined;
@@ -64,7 +64,7 @@ export async function eventOf(
 
 /** The error in a message, with its value and traceback cut. @throws SyntaxError unless it is a JSON object. */
 export async function errorIn(content: Buffer, maxErrorBytes: number): Promise<ErrorEvent> {
-  const fields = content.length > maxErrorBytes ? await membersOfLong(content) : membersOf(content);
+  const fields = await membersOfLong(content);
   const mostBytes = maxErrorBytes >> 1;
   return {
     type: "error",
@@ -108,4 +108,23 @@ function timestampOf({ date }: KernelMessage): string {
 
 function withOffset(date: string): string {
   return date.replace(/Z$/, "+00:00");
+}
+
+/** The longest sequence that a cut may split: two escapes of one character. */
+const MAX_ESCAPES = 12;
+
+/** The value of a JSON string or list of strings, cut after its first bytes; undefined for longer other values. */
+function beginningOf(json: Buffer, maxBytes: number): unknown {
+  if (json.length <= maxBytes) return JSON.parse(json.toString("utf8"));
+  let end = maxBytes;
+  while (end > 0 && ((json[end] ?? 0) & 0xc0) === 0x80) end--;
+  const text = json.toString("utf8", 0, end);
+  for (let back = 0; back < MAX_ESCAPES; back++) {
+    for (const close of ['"', '"]', "]"]) {
+      // Undefined where the cut split an escape, or the space between two strings.
+      const value = parseJson(text.slice(0, text.length - back) + close);
+      if (value !== undefined) return value;
+    }
+  }
+  return undefined;
 }

@@ -65,6 +65,23 @@ kernel.iopub_thread.send_multipart(kernel.session.serialize(message, ident=[b"x"
 import time; time.sleep(60)
 `;
 
+/** A cell that writes the beginning of a message to the server's connections by itself, and never its end. */
+const ENDLESS = `
+import os, socket, struct
+from ipykernel.kernelapp import IPKernelApp
+ports = {port for name, port in IPKernelApp.instance()._ports.items() if name != "hb"}
+size = 3_900_000
+for name in os.listdir("/proc/self/fd"):
+    try: connection = socket.socket(fileno=os.dup(int(name)))
+    except OSError: continue
+    try: connection.getpeername()
+    except OSError: continue
+    if connection.family != socket.AF_INET or connection.getsockname()[1] not in ports: continue
+    connection.setblocking(True)
+    connection.sendall(b"\\x02" + struct.pack(">Q", size) + bytes(size - 100_000))
+    connection.setblocking(False)
+`;
+
 for (const transport of ["zeromq", "zmtp"]) {
   describe(`a hostile kernel over ${transport}`, () => {
     let own: CodeServer;
@@ -130,3 +147,34 @@ for (const transport of ["zeromq", "zmtp"]) {
     });
   });
 }
+
+it("kernels that begin messages without end are ended where they hold the most, and no other sandbox's", async () => {
+  // Room for the beginnings of two kernels.
+  await using server = await startCodeServer({
+    transport: "zmtp",
+    maxMessage: "4MiB",
+    maxHeldMessages: "40MiB",
+    interruptGrace: "1s",
+  });
+  const [hostile, bystander] = [await server.create(), await server.create()];
+  assert.equal((await bystander.run("kept = 1")).error, undefined);
+  const contexts = await Promise.all(
+    [1, 2, 3, 4].map(async () => {
+      const made = await hostile.fetch("/contexts", { method: "POST", body: "{}" });
+      return ((await made.json()) as { id: string }).id;
+    }),
+  );
+  const ended: unknown[] = [];
+  const { promise: twoEnded, resolve } = Promise.withResolvers<void>();
+  const running = contexts.map(async (id) => {
+    // Those that are not ended leave with their sandbox.
+    const { error } = await hostile.run(ENDLESS, { context_id: id }).catch(() => ({ error: undefined }));
+    if (ended.push(error?.["name"]) === 2) resolve();
+  });
+  await twoEnded;
+  const { error, text } = await bystander.run("print('x' * 3_000_000, kept)");
+  assert.deepEqual([error, text("stdout").length], [undefined, 3_000_003]);
+  assert.deepEqual(ended, ["UnexpectedEndOfExecution", "UnexpectedEndOfExecution"]);
+  await server.server.sandboxes.kill(hostile.live.record.id);
+  await Promise.all(running);
+});

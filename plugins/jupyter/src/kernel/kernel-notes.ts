@@ -32,6 +32,8 @@ const notes = z.object({
       language: z.string(),
       cwd: z.string(),
       isDefault: z.boolean(),
+      /** Absent for the account of all kernels. */
+      userName: z.string().optional(),
       kernel: connection.optional(),
     }),
   ),

@@ -8,7 +8,7 @@ const ABORTED: ReadonlySet<unknown> = new Set(["aborted", "abort"]);
 
 /** The error that an ended request amounts to, undefined for none. */
 export async function errorOf(end: RequestEnd, maxErrorBytes: number): Promise<ErrorEvent | undefined> {
-  if (end.how === "died") return syntheticError("ContextRestarting", "Context was restarted");
+  if (end.how === "died") return syntheticError("ContextRestarting", `Context was restarted${end.lacked}`);
   if (end.how === "closed") {
     const text = "Connection to the execution was closed before the execution was finished";
     return syntheticError("UnexpectedEndOfExecution", text);

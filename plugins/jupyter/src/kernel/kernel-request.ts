@@ -1,12 +1,63 @@
 import { randomUUID } from "node:crypto";
 import { executionStateOf } from "./execution-state.js";
-import { Handoff } from "./handoff.js";
 import type { KernelMessage } from "../transport/wire.js";
+
+/** Passes items from one producer to one consumer without a buffer: the producer waits for the consumer. */
+class Handoff<T> implements AsyncIterable<T> {
+  #offered: { readonly item: T; readonly taken: () => void } | undefined;
+  #wake: (() => void) | undefined;
+  #hasEnded = false;
+  #isAbandoned = false;
+
+  /** Resolves when the consumer took the item, or stopped. */
+  put(item: T): Promise<void> | undefined {
+    if (this.#isAbandoned || this.#hasEnded) return undefined;
+    return new Promise((taken) => {
+      this.#offered = { item, taken };
+      this.#wake?.();
+    });
+  }
+
+  /** Ends the consumer's loop after the offered item. */
+  end(): void {
+    this.#hasEnded = true;
+    this.#wake?.();
+  }
+
+  /** Stops both sides: the producer no longer waits, the consumer's loop ends. */
+  abandon(): void {
+    this.#isAbandoned = true;
+    this.#offered?.taken();
+    this.#offered = undefined;
+    this.end();
+  }
+
+  /** Iterate once. */
+  async *[Symbol.asyncIterator](): AsyncGenerator<T, void, undefined> {
+    for (;;) {
+      const offered = this.#offered;
+      if (offered !== undefined) {
+        this.#offered = undefined;
+        offered.taken();
+        yield offered.item;
+      } else if (this.#hasEnded) return;
+      else {
+        await new Promise<void>((wake) => {
+          this.#wake = wake;
+        });
+        this.#wake = undefined;
+      }
+    }
+  }
+}
+
+const EMPTY = Buffer.from("{}");
 
 export type RequestEnd =
   /** Reply and idle arrived; the reply is undefined when it got lost, for example by an interrupt. */
   | { readonly how: "finished"; readonly reply: KernelMessage | undefined }
-  | { readonly how: "died" }
+  /** `lacked`: what its sandbox lacked, as `shortageText` says it. */
+  | { readonly how: "died"; readonly lacked: string }
   | { readonly how: "closed" };
 
 /**
@@ -50,7 +101,9 @@ export class KernelRequest implements Disposable {
   }
 
   reply(message: KernelMessage): void {
-    this.#reply = message;
+    // It is kept until the end. Of a long content nothing is read: see `replyContent`.
+    const content = message.isChecked === true ? EMPTY : message.content;
+    this.#reply = { ...message, content, buffers: [] };
     this.#settle();
   }
 
@@ -72,8 +125,10 @@ export class KernelRequest implements Disposable {
     this.end({ how: "finished", reply: this.#reply });
   }
 
+  /** Nothing more of it is awaited. */
   [Symbol.dispose](): void {
     this.#open.delete(this.id);
+    this.finish();
   }
 
   #settle(): void {

@@ -1,4 +1,5 @@
-import type { Logger, Process, Sandbox, User } from "@coppice/core";
+import type { Logger, MemoryRoom } from "@coppice/core";
+import type { Process, Sandbox, User } from "@coppice/core/backend";
 import type { KernelConnection } from "./kernel-notes.js";
 import type { InstalledKernel, KernelProgram } from "../programs/kernel-program.js";
 import type { PortLeases } from "../programs/port-leases.js";
@@ -23,11 +24,14 @@ export interface KernelSettings {
   readonly openChannels: OpenKernelChannels;
   readonly heartbeat: HeartbeatSettings;
   readonly portLeases: PortLeases;
+  readonly room: MemoryRoom;
 }
 
 /** Dependencies of a kernel, started or adopted. */
 export interface KernelSurroundings {
   readonly sandbox: Sandbox;
+  /** Owner of the sandbox. */
+  readonly tenant: string;
   readonly program: KernelProgram | InstalledKernel;
   readonly settings: KernelSettings;
   readonly log: Logger;

@@ -2,6 +2,7 @@ import assert from "node:assert/strict";
 import { describe, it } from "node:test";
 import { setTimeout as delay } from "node:timers/promises";
 import type { ExecutionEvent } from "./execution-event.js";
+import { KernelRequest } from "./kernel-request.js";
 import { startKernel } from "./start-kernel.js";
 import { ScriptedKernel, type Sent } from "../testing/scripted-kernel.js";
 
@@ -117,6 +118,15 @@ describe("a kernel", () => {
       await kernel.kill();
     });
   }
+
+  it("is not waited for after a question that nobody needs the answer of any more", async () => {
+    const open = new Map<string, KernelRequest>();
+    const request = new KernelRequest(open);
+    open.set(request.id, request);
+    request[Symbol.dispose]();
+    assert.equal((await request.done).how, "finished");
+    assert.equal(open.size, 0);
+  });
 
   it("that dropped the idle of a cell has ended it by its reply, after silence on iopub", async () => {
     const { scripted, kernel, run } = await ready();

@@ -1,14 +1,15 @@
 import { setTimeout as delay } from "node:timers/promises";
 import {
-  SandboxError,
   fulfilledWithin,
+  isTurnOver,
+  laterTurn,
+  type Logger,
   releaseMemory,
+  SandboxError,
   systemClock,
   unlessAborted,
-  type Logger,
-  type Process,
 } from "@coppice/core";
-import { EventLoopYield } from "./event-loop-yield.js";
+import { type Process, shortageText } from "@coppice/core/backend";
 import { eventOf, noteEvent, type ErrorEvent, type ExecutionEvent } from "./execution-event.js";
 import { executionStateOf } from "./execution-state.js";
 import { Heartbeat } from "../transport/heartbeat.js";
@@ -16,6 +17,7 @@ import type { ChannelName, KernelChannels } from "../transport/kernel-channels.j
 import type { KernelConnection } from "./kernel-notes.js";
 import type { KernelProcess } from "../programs/kernel-process.js";
 import { isInstalled, type InstalledKernel } from "../programs/kernel-program.js";
+import { withOutput } from "../programs/kernel-start-error.js";
 import { asksToExit, errorOf, isAborted, replyContent } from "./kernel-reply.js";
 import { KernelRequest, type RequestEnd } from "./kernel-request.js";
 import type { KernelObserver, KernelSettings, KernelSurroundings } from "./kernel-surroundings.js";
@@ -27,6 +29,7 @@ import {
   type KernelMessage,
   type MessageParts,
 } from "../transport/wire.js";
+import { REASONS } from "../reasons.js";
 
 export interface KernelExecution {
   readonly code: string;
@@ -78,6 +81,8 @@ export class Kernel {
   #lastIopubMs = 0;
   #isLeaving = false;
   #hasExited = false;
+  /** What its sandbox lacked when it ended. */
+  #lacked = "";
 
   /** Connects and waits until the kernel answers. @throws SandboxError failed_precondition; it is killed then. */
   static async connect(
@@ -98,12 +103,12 @@ export class Kernel {
       return kernel;
     } catch (error) {
       await kernel.kill();
-      throw error;
+      throw withOutput(error, started.outputTail());
     }
   }
 
   private constructor(
-    { sandbox, program, settings, log, observer = () => undefined }: KernelSurroundings,
+    { sandbox, tenant, program, settings, log, observer = () => undefined }: KernelSurroundings,
     { process, outputTail }: KernelProcess,
     connection: KernelConnection,
   ) {
@@ -120,6 +125,7 @@ export class Kernel {
       dial: (port, signal) => sandbox.dial(port, signal),
       identity: connection.session,
       maxMessageBytes: settings.maxMessageBytes,
+      held: settings.room.open({ tenant, sandbox: sandbox.id, giveUp: () => this.#giveUp() }),
       onLost: (channel) => void this.#connectionLost(channel),
     });
     const readings = (["shell", "control", "stdin"] as const).map((channel) => this.#readReplies(channel));
@@ -187,7 +193,8 @@ export class Kernel {
     channel: Exclude<ChannelName, "iopub">,
     message: MessageParts & { readonly id: string; readonly session: string | undefined },
   ): Promise<void> {
-    if (this.#requests.has(message.id)) throw new SandboxError("message_id_in_use", "the msg_id is in use");
+    if (this.#requests.has(message.id))
+      throw new SandboxError(REASONS.message_id_in_use, "the msg_id is in use");
     // The answers would be taken for the server's.
     if (message.session === this.connection.session) {
       throw new SandboxError("session_id_invalid", "the session is the server's own");
@@ -204,13 +211,13 @@ export class Kernel {
     using asked = this.#request("control", "coppice_environment_request", { content: change });
     const isAnswered = await this.#within(ANSWER_MS, asked.done);
     if (isAnswered && (await asked.done).how === "finished") return;
-    throw new SandboxError("kernel_start_failed", "the kernel did not take its environment");
+    throw new SandboxError(REASONS.kernel_start_failed, "the kernel did not take its environment");
   }
 
-  /** Runs an empty, invisible cell that is not counted. */
-  async warmUp(): Promise<void> {
+  /** Runs code as an invisible cell that is not counted, behind all requests so far. Its errors are not told. */
+  async runSilently(code: string): Promise<void> {
     using request = this.#request("shell", "execute_request", {
-      content: { ...NOTHING_ELSE, code: "pass", silent: true, store_history: false },
+      content: { ...NOTHING_ELSE, code, silent: true, store_history: false },
     });
     request.messages.abandon();
     await request.done;
@@ -278,7 +285,7 @@ export class Kernel {
     const died = this.gone.then(() => {
       const reason = this.#outputTail().trim().split("\n").at(-1);
       const text = `the kernel ended while it started${reason ? `: ${reason}` : ""}`;
-      throw new SandboxError("kernel_start_failed", text);
+      throw new SandboxError(REASONS.kernel_start_failed, text);
     });
     died.catch(() => undefined);
     const nudges: KernelRequest[] = [];
@@ -359,7 +366,7 @@ export class Kernel {
       if (!this.#wasRunning(await asked.done)) return;
     }
     await this.kill();
-    throw new SandboxError("kernel_stuck", "the kernel does not stop an abandoned execution");
+    throw new SandboxError(REASONS.kernel_stuck, "the kernel does not stop an abandoned execution");
   }
 
   /** True when the cancelled request had begun; kernels that are not ours cannot tell that it had not. */
@@ -391,7 +398,7 @@ export class Kernel {
     // The iopub messages of others are never read, and unread ones would hold up everything behind them.
     if (type !== "execute_request") request.messages.abandon();
     if (this.#hasExited) {
-      request.end({ how: "died" });
+      request.end({ how: "died", lacked: this.#lacked });
       return request;
     }
     this.#requests.set(request.id, request);
@@ -404,6 +411,7 @@ export class Kernel {
 
   async #readReplies(channel: Exclude<ChannelName, "iopub">): Promise<void> {
     for await (const frames of this.#channels.receive(channel)) {
+      if (isTurnOver()) await laterTurn(this);
       const message = await this.#decode(frames);
       if (message === undefined) continue;
       if (message.type === "kernel_info_reply") {
@@ -428,9 +436,8 @@ export class Kernel {
 
   async #readIopub(): Promise<void> {
     // Messages that have arrived already are read without yielding to the event loop in between.
-    const turn = new EventLoopYield();
     for await (const frames of this.#channels.receive("iopub")) {
-      await turn.whenDue();
+      if (isTurnOver()) await laterTurn(this);
       this.#lastIopubMs = performance.now();
       const message = await this.#decode(frames);
       // A message of another kernel, which got the same port.
@@ -467,6 +474,12 @@ export class Kernel {
     if (await this.#within(LOST_GRACE_MS, this.gone)) return;
     this.#log.warn("connection to a kernel was lost, and it is killed");
     await this.kill();
+  }
+
+  #giveUp(): void {
+    this.#log.warn("a kernel whose messages fill most of jupyter.maxHeldMessages is killed");
+    for (const { messages } of this.#requests.values()) messages.abandon();
+    void this.kill();
   }
 
   async #pausing(taken: Promise<void> | undefined): Promise<void> {
@@ -511,7 +524,7 @@ export class Kernel {
   }
 
   async #awaitEnd(): Promise<void> {
-    await this.#process.exit;
+    this.#lacked = shortageText(await this.#process.exit);
     this.#hasExited = true;
     this.#heartbeat?.stop();
     const exitedMs = performance.now();
@@ -521,7 +534,7 @@ export class Kernel {
       await delay(LAST_MESSAGES_MS - quietMs);
     }
     const closed = this.#channels.close();
-    for (const request of this.#requests.values()) request.end({ how: "died" });
+    for (const request of this.#requests.values()) request.end({ how: "died", lacked: this.#lacked });
     this.#requests.clear();
     await closed;
   }

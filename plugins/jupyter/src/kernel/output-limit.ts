@@ -12,14 +12,16 @@ export async function* limitOutput(
       continue;
     }
     if (leftBytes < 0) continue;
-    leftBytes -= sizeOf(event);
+    leftBytes -= outputBytes(event);
     yield leftBytes >= 0
       ? event
       : noteEvent(`\n[output truncated: this execution wrote more than ${maxOutputBytes} bytes]\n`);
   }
 }
 
-function sizeOf(event: Extract<ExecutionEvent, { type: "stdout" | "stderr" | "result" }>): number {
+/** Bytes of output and results. An end has none. */
+export function outputBytes(event: ExecutionEvent): number {
+  if (event.type === "error" || event.type === "number_of_executions") return 0;
   if (event.type !== "result") return event.text.length;
   let size = 0;
   for (const value of event.data.values()) size += value.length;

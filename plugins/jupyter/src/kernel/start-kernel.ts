@@ -7,6 +7,7 @@ import type { KernelAdoption, KernelStart, KernelSurroundings } from "./kernel-s
 import { isListening } from "../programs/is-listening.js";
 import { startKernelProcess, adoptKernelProcess } from "../programs/kernel-process.js";
 import { isInstalled, type InstalledKernel } from "../programs/kernel-program.js";
+import { REASONS } from "../reasons.js";
 
 /**
  * Starts a kernel and waits until it answers and its output arrives.
@@ -66,7 +67,7 @@ async function withinStartTime(
 ): Promise<Kernel> {
   const { startTimeoutMs: timeoutMs } = settings;
   const text = `the kernel was not ready within ${timeoutMs} ms`;
-  const timeout = new SandboxError("kernel_start_failed", text);
+  const timeout = new SandboxError(REASONS.kernel_start_failed, text);
   const deadline = new AbortController();
   using _limit = abortAfter(deadline, { clock: systemClock, timeoutMs, overdue: () => timeout });
   return await start(AbortSignal.any([signal, deadline.signal]));

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { after, before, describe, it } from "node:test";
-import { setTimeout as delay } from "node:timers/promises";
+import { eventually } from "@coppice/core/testing";
 import {
   startCodeServer,
   type CodeSandbox,
@@ -29,12 +29,6 @@ async function metric(name: string, labels = ""): Promise<number> {
 const forked = (): Promise<number> => metric("kernel_start_seconds_count", '{how="forked"}');
 const cold = (): Promise<number> => metric("kernel_start_seconds_count", '{how="cold"}');
 
-async function eventually(isTrue: () => boolean | Promise<boolean>, what: string): Promise<void> {
-  for (const untilMs = performance.now() + 20_000; !(await isTrue()); await delay(20)) {
-    assert.ok(performance.now() < untilMs, `within 20 s: ${what}`);
-  }
-}
-
 async function newContext(cwd?: string): Promise<string> {
   const response = await sandbox.fetch("/contexts", { method: "POST", body: JSON.stringify({ cwd }) });
   assert.equal(response.status, 200);
@@ -58,7 +52,7 @@ function isThere(pid: number): boolean {
 
 /** Resolves with a ready zygote, which starts together with the first kernel of a sandbox. */
 async function zygoteReady(): Promise<void> {
-  await eventually(async () => (await metric("zygotes")) === 1, "there is a zygote");
+  await eventually("there is a zygote", async () => (await metric("zygotes")) === 1);
 }
 
 describe("a kernel that is forked", () => {
@@ -117,8 +111,8 @@ describe("a kernel that is forked", () => {
     assert.equal((await run(context, "'free'")).results[0]?.["text"], "free");
     await run(context, "exit()");
     await eventually(
-      async () => (await run(context, "'again'")).results[0]?.["text"] === "again",
       "a new kernel",
+      async () => (await run(context, "'again'")).results[0]?.["text"] === "again",
     );
   });
 
@@ -141,7 +135,7 @@ describe("a kernel that is forked", () => {
     const childPid = await number(context, "import subprocess\nsubprocess.Popen(['sleep', '600']).pid");
     assert.ok(isThere(pid) && isThere(childPid));
     await sandbox.fetch(`/contexts/${context}`, { method: "DELETE" });
-    await eventually(() => !isThere(pid) && !isThere(childPid), "the kernel and its child are gone");
+    await eventually("the kernel and its child are gone", () => !isThere(pid) && !isThere(childPid));
     const busy = await newContext();
     const [busyPid, busyChild] = [
       await number(busy, "import os\nos.getpid()"),
@@ -150,7 +144,7 @@ describe("a kernel that is forked", () => {
     const running = run(busy, "while True: pass");
     await sandbox.fetch(`/contexts/${busy}`, { method: "DELETE" });
     await running;
-    await eventually(() => !isThere(busyPid) && !isThere(busyChild), "a busy kernel and its child are gone");
+    await eventually("a busy kernel and its child are gone", () => !isThere(busyPid) && !isThere(busyChild));
   });
 
   it("is refused without the zygote's secret", async () => {
@@ -182,7 +176,7 @@ describe("without a zygote", () => {
       (await run(context, `os.kill(${zygotePid}, 9)\nwhile True: pass`)).error?.["name"],
       "ContextRestarting",
     );
-    await eventually(() => !isThere(pid), "the kernel died with its zygote");
+    await eventually("the kernel died with its zygote", () => !isThere(pid));
     assert.equal((await run(context, "'x' in dir()")).results[0]?.["text"], "False");
     assert.equal(await cold(), coldBefore + 1);
     assert.equal(await metric("zygote_failures_total"), failuresBefore);
@@ -211,7 +205,7 @@ describe("without a zygote", () => {
   it("a sandbox that ends leaves neither it nor its forks", async () => {
     const other = await own.create();
     await other.run("1");
-    await eventually(async () => (await metric("zygotes")) === 2, "the second zygote is ready");
+    await eventually("the second zygote is ready", async () => (await metric("zygotes")) === 2);
     const { id } = (await (await other.fetch("/contexts", { method: "POST", body: "{}" })).json()) as {
       readonly id: string;
     };
@@ -219,7 +213,7 @@ describe("without a zygote", () => {
     const pids = JSON.parse(String(asked.results[0]?.["text"])) as number[];
     assert.equal(pids.length, 2);
     await own.server.sandboxes.kill(other.live.record.id);
-    await eventually(() => pids.every((pid) => !isThere(pid)), "nothing of it runs");
-    await eventually(async () => (await metric("zygotes")) === 1, "it is not counted");
+    await eventually("nothing of it runs", () => pids.every((pid) => !isThere(pid)));
+    await eventually("it is not counted", async () => (await metric("zygotes")) === 1);
   });
 });

@@ -1,5 +1,6 @@
 import { randomBytes } from "node:crypto";
-import { SandboxError, type Logger, type Process, type Sandbox, type User } from "@coppice/core";
+import { type Logger, SandboxError } from "@coppice/core";
+import type { Process, Sandbox, User } from "@coppice/core/backend";
 import { z } from "zod";
 import { writeKernelLabel, type ZygoteAddress } from "../programs/kernel-label.js";
 import type { KernelMetrics } from "./kernel-metrics.js";

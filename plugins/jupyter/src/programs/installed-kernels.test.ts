@@ -27,6 +27,40 @@ class Aborting(Kernel):
 IPKernelApp.launch_instance(kernel_class=Aborting)
 `;
 
+/** A kernel that knows a few words of R or Java: those that set, unset, show and print. */
+const SPEAKING = `
+import json, os, re, sys
+from ipykernel.kernelapp import IPKernelApp
+from ipykernel.kernelbase import Kernel
+
+properties = {}
+TEXT = r'("(?:[^"\\\\]|\\\\.)*")'
+
+class Speaking(Kernel):
+    implementation, implementation_version, banner = "speaking", "1", ""
+    language_info = {"name": "speaking", "mimetype": "text/plain", "file_extension": ".txt"}
+
+    def say(self, kind, **content):
+        self.send_response(self.iopub_socket, kind, content)
+
+    async def do_execute(self, code, silent, *args, **kwargs):
+        for line in code.split("\\n"):
+            texts = [json.loads(text) for text in re.findall(TEXT, line)]
+            shape = re.sub(TEXT, "_", line)
+            if shape == "System.setProperty(_, _);": properties[texts[0]] = texts[1]
+            elif shape == "System.clearProperty(_);": properties.pop(texts[0], None)
+            elif shape == "Sys.setenv(_ = _)": os.environ[texts[0]] = texts[1]
+            elif shape == "Sys.unsetenv(_)": os.environ.pop(texts[0], None)
+            elif shape in ("System.getProperty(_)", "Sys.getenv(_)"):
+                shown = (properties if shape.startswith("System") else os.environ).get(texts[0], "none")
+                self.say("execute_result", data={"text/plain": shown}, metadata={}, execution_count=1)
+            elif shape == "print(_)": self.say("stream", name="stdout", text=texts[0])
+            else: sys.exit("not understood: " + line)
+        return {"status": "ok", "execution_count": 1, "payload": [], "user_expressions": {}}
+
+IPKernelApp.launch_instance(kernel_class=Speaking)
+`;
+
 /**
  * A kernel that finds one of its ports taken at its first starts, as many as its last argument says, or ends at
  * once.
@@ -226,9 +260,9 @@ describe("kernels that are installed in the sandbox", { timeout: 240_000 }, () =
     const start = async (name: string, thefts: string): Promise<{ starts: number; result: unknown }> => {
       const argv = [PYTHON, "-c", ROBBED, "{connection_file}", name, thefts];
       await install(name, { argv, language: name });
-      const { body, results } = await sandbox.run("6 * 7", { language: name });
+      const { body, error, results } = await sandbox.run("6 * 7", { language: name });
       const { sizeBytes: starts } = await sandbox.live.runtime.files.stat(`/home/user/${name}`);
-      return { starts, result: results[0]?.["text"] ?? body };
+      return { starts, result: results[0]?.["text"] ?? error?.["value"] ?? body };
     };
     assert.deepEqual(await start("robbed-once", "1"), { starts: 2, result: "42" });
     const { starts, result } = await start("robbed-always", "9");
@@ -240,7 +274,43 @@ describe("kernels that are installed in the sandbox", { timeout: 240_000 }, () =
     });
   });
 
-  it("take no variables with their code, and say so", async () => {
+  for (const [language, show] of [
+    ["R", "Sys.getenv"],
+    ["java", "System.getProperty"],
+  ] as const) {
+    it(`for ${language} have the variables of their sandbox, and those of a call for its code alone`, async () => {
+      const argv = [PYTHON, "-c", SPEAKING, "-f", "{connection_file}"];
+      await install(`speaking-${language}`, { argv, language });
+      const shown = async (name: string, variables?: object): Promise<unknown> => {
+        const code = `${show}(${JSON.stringify(name)})`;
+        const { results } = await sandbox.run(code, {
+          language: language.toLowerCase(),
+          env_vars: variables,
+        });
+        return results[0]?.["text"];
+      };
+      assert.equal(await shown("GIVEN"), "to the sandbox");
+      assert.equal(await shown("GIVEN", { GIVEN: "to the call" }), "to the call");
+      assert.equal(await shown("GIVEN"), "to the sandbox");
+      const value = 'a"); "\\u0022 \\" \n\t\u0001 é 😀';
+      assert.equal(await shown("a name", { "a name": value, "ANOTHER": "" }), value);
+      assert.equal(await shown("a name"), "none");
+    });
+  }
+
+  it("for Java send the end of a line apart, as E2B's do", async () => {
+    const printed = async (text: string, language: string): Promise<unknown> => {
+      const { lines } = await sandbox.run(`print(${JSON.stringify(text)})`, { language });
+      return lines.filter(({ type }) => type === "stdout").map((line) => line["text"]);
+    };
+    assert.deepEqual(await printed("Hello, World!\n", "java"), ["Hello, World!", "\n"]);
+    assert.deepEqual(await printed("\n", "java"), ["\n"]);
+    for (const text of ["a\\n", "a", '"\\\\']) assert.deepEqual(await printed(text, "java"), [text]);
+    assert.deepEqual(await printed("a\\\n", "java"), ["a\\", "\n"]);
+    assert.deepEqual(await printed("Hello, World!\n", "r"), ["Hello, World!\n"]);
+  });
+
+  it("of other languages take no variables with their code, and say so", async () => {
     const { error } = await sandbox.run("1", { language: "foreign", env_vars: { A: "b" } });
     assert.equal(error?.["name"], "NotSupported");
     assert.match(String(error?.["value"]), /foreign/);
@@ -250,7 +320,7 @@ describe("kernels that are installed in the sandbox", { timeout: 240_000 }, () =
     const broken = await sandbox.run("1", { language: "broken" });
     assert.equal(broken.status, 500);
     assert.match(broken.body, /^Failed to create context: the kernel ended while it started/);
-    for (const language of ["nonsense", "r", "java", "../kernels/foreign"]) {
+    for (const language of ["nonsense", "julia", "perl", "../kernels/foreign"]) {
       const { status, body } = await sandbox.run("1", { language });
       assert.equal(status, 500, language);
       const { message, short_message: short } = JSON.parse(
@@ -262,14 +332,14 @@ describe("kernels that are installed in the sandbox", { timeout: 240_000 }, () =
         /is not available\. Available languages: python, javascript, typescript, bash, .*foreign/,
       );
     }
-    await using hasty = await startCodeServer({ startTimeout: "1s" });
+    await using hasty = await startCodeServer({ startTimeout: "500ms" });
     const other = await hasty.create();
     sandbox = other;
     await install("endless", { argv: ["sleep", "1000"], language: "endless" });
     const { status, body } = await other.run("1", { language: "endless" });
     assert.deepEqual(
       [status, body],
-      [500, "Failed to create context: the kernel was not ready within 1000 ms"],
+      [500, "Failed to create context: the kernel was not ready within 500 ms"],
     );
   });
 });

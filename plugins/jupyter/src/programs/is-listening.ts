@@ -1,4 +1,5 @@
-import { SandboxError, type Sandbox } from "@coppice/core";
+import { SandboxError } from "@coppice/core";
+import type { Sandbox } from "@coppice/core/backend";
 
 /** A loopback answers at once, unless its backlog is full or the machine is overloaded. */
 const MAX_ANSWER_MS = 1000;

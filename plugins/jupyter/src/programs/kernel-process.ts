@@ -1,7 +1,9 @@
-import { SandboxError, type Process } from "@coppice/core";
+import { SandboxError } from "@coppice/core";
+import type { Process } from "@coppice/core/backend";
 import { z } from "zod";
 import { writeKernelLabel } from "./kernel-label.js";
 import { killProgram, ProgramOutput, startProgram, type ProgramCommand } from "./start-program.js";
+import { REASONS } from "../reasons.js";
 
 export interface KernelCommand extends Omit<ProgramCommand, "label"> {
   /** Id of the kernel. A later server finds the kernel's process by this id. */
@@ -34,7 +36,7 @@ export async function startKernelProcess({ id, ...command }: KernelCommand): Pro
   const ports = kernelPorts.safeParse(report);
   if (ports.success) return { process, ports: ports.data, outputTail };
   await killProgram(process);
-  throw new SandboxError("kernel_start_failed", "the kernel did not report its ports");
+  throw new SandboxError(REASONS.kernel_start_failed, "the kernel did not report its ports");
 }
 
 export function adoptKernelProcess(process: Process, ports: KernelPorts): KernelProcess {

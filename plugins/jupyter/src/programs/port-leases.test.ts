@@ -3,12 +3,14 @@ import { randomInt } from "node:crypto";
 import { once } from "node:events";
 import { createServer, type Server } from "node:net";
 import { after, afterEach, before, describe, it } from "node:test";
-import { SandboxError, type Sandbox } from "@coppice/core";
+import { SandboxError } from "@coppice/core";
+import type { Sandbox } from "@coppice/core/backend";
 import { startInstalledKernel, type InstalledKernelCommand } from "../kernel/installed-kernel-process.js";
 import { isListening } from "./is-listening.js";
 import type { KernelProcess } from "./kernel-process.js";
 import { PortLeases, type PortLease } from "./port-leases.js";
 import { startCodeServer, type CodeServer } from "../testing/code-server.js";
+import { REASONS } from "../reasons.js";
 
 const never = new AbortController().signal;
 const none = { code: "resource_exhausted", message: /^no ports are free for another kernel/ };
@@ -88,7 +90,7 @@ describe("the ports of installed kernels", { timeout: 60_000 }, () => {
     const lost = new SandboxError("sandbox_ended", "the sandbox has ended");
     await assert.rejects(leases.take({ dial: () => Promise.reject(lost) }, never), lost);
     // A time-out, which is no refused connection.
-    const late = new SandboxError("kernel_start_failed", "the kernel was not ready in time");
+    const late = new SandboxError(REASONS.kernel_start_failed, "the kernel was not ready in time");
     const silent: Pick<Sandbox, "dial"> = {
       dial: async (_port, signal) => {
         await once(signal, "abort");

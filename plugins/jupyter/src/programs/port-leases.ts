@@ -1,7 +1,9 @@
 import { randomInt } from "node:crypto";
-import { SandboxError, type Sandbox } from "@coppice/core";
+import { SandboxError } from "@coppice/core";
+import type { Sandbox } from "@coppice/core/backend";
 import { isListening } from "./is-listening.js";
 import type { KernelPorts } from "./kernel-process.js";
+import { REASONS } from "../reasons.js";
 
 export const PORTS_OF_KERNEL = 5;
 
@@ -49,7 +51,7 @@ export class PortLeases {
     }
     const last = this.#firstPort + this.#maximum * PORTS_OF_KERNEL - 1;
     const text = `no ports are free for another kernel, of ${this.#firstPort} to ${last}`;
-    throw new SandboxError("ports_exhausted", text);
+    throw new SandboxError(REASONS.ports_exhausted, text);
   }
 
   /** Undefined when it is leased. */

@@ -1,6 +1,9 @@
-import { SandboxError, unlessAborted, type Process, type Sandbox, type User } from "@coppice/core";
+import { BoundedBytes, SandboxError, unlessAborted } from "@coppice/core";
+import type { Process, Sandbox, User } from "@coppice/core/backend";
 import { parseJson } from "../json/parse-json.js";
 import type { KernelProgram } from "./kernel-program.js";
+import { withOutput } from "./kernel-start-error.js";
+import { REASONS } from "../reasons.js";
 
 export interface ProgramCommand {
   readonly sandbox: Sandbox;
@@ -56,7 +59,7 @@ export async function startProgram(command: ProgramCommand): Promise<StartedProg
     return { process, report: parseJson(line), outputTail: output.tail };
   } catch (error) {
     await killProgram(process);
-    throw error;
+    throw withOutput(error, output.tail());
   }
 }
 
@@ -77,7 +80,7 @@ async function endedEarly(process: Process, output: ProgramOutput): Promise<Sand
   const reason = output.tail().trim().split("\n").at(-1) ?? "";
   const how = signal === undefined ? `exit code ${code}` : signal;
   const text = `the kernel ended while it started (${how})${reason && `: ${reason}`}`;
-  return new SandboxError("kernel_start_failed", text);
+  return new SandboxError(REASONS.kernel_start_failed, text);
 }
 
 /** Reads the output of one of our programs: a report at its start, then text that clients do not see. */
@@ -85,13 +88,13 @@ export class ProgramOutput {
   readonly #first = Promise.withResolvers<string | undefined>();
   /** undefined when the output ended before it. */
   readonly firstLine: Promise<string | undefined> = this.#first.promise;
-  #tail = Buffer.alloc(0);
+  readonly #tail = new BoundedBytes(LAST_WORDS_BYTES, "last");
 
   constructor(process: Process, { isStarting }: { readonly isStarting: boolean }) {
     void this.#drain(process, isStarting ? Buffer.alloc(0) : undefined);
   }
 
-  readonly tail = (): string => this.#tail.toString("utf8");
+  readonly tail = (): string => this.#tail.text;
 
   // To the end: a full pipe would block the program.
   async #drain(process: Process, start: Buffer | undefined): Promise<void> {
@@ -104,7 +107,7 @@ export class ProgramOutput {
         this.#first.resolve(head.toString("utf8", 0, Math.max(end, 0)));
         head = undefined;
       } else {
-        this.#tail = Buffer.concat([this.#tail, data]).subarray(-LAST_WORDS_BYTES);
+        this.#tail.push(data);
       }
     }
     this.#first.resolve(undefined);

@@ -28,21 +28,21 @@ function frameOf(buffers: readonly Buffer[] = []): ServerFrame {
   };
 }
 
-function decode(data: Buffer, framing: Framing, isBinary: boolean): ClientFrame | undefined {
+async function decode(data: Buffer, framing: Framing, isBinary: boolean): Promise<ClientFrame | undefined> {
   try {
-    return decodeFrame(data, { framing, isBinary });
+    return await decodeFrame(data, { framing, isBinary });
   } catch (error) {
     assert.ok(error instanceof FrameError, String(error));
     return undefined;
   }
 }
 
-it("encoding and decoding preserve every byte in either framing", () => {
+it("encoding and decoding preserve every byte in either framing", async () => {
   for (const framing of FRAMINGS) {
     for (const buffers of [[], [Buffer.alloc(0)], [Buffer.from([0, 255, 34]), Buffer.alloc(70_000, 7)]]) {
       const frame = frameOf(buffers);
       const { data, isBinary } = encodeFrame(frame, framing);
-      const read = decodeFrame(data, { framing, isBinary });
+      const read = await decodeFrame(data, { framing, isBinary });
       assert.equal(read.channel, "iopub");
       assert.equal(read.id, frame.id);
       for (const part of ["header", "parentHeader", "metadata", "content"] as const)
@@ -71,8 +71,8 @@ it("JSON has the fields that clients look for", () => {
   assert.equal(message["msg_id"], "id\u0001é");
 });
 
-it("a client's JSON may leave out what has a default", () => {
-  const read = decodeFrame(
+it("a client's JSON may leave out what has a default", async () => {
+  const read = await decodeFrame(
     Buffer.from('{"header": {"msg_id": "1", "msg_type": "t"}, "parent_header": null}'),
     { framing: "json", isBinary: false },
   );
@@ -81,7 +81,7 @@ it("a client's JSON may leave out what has a default", () => {
   assert.equal(read.session, undefined);
 });
 
-it("an invalid message is refused", () => {
+it("an invalid message is refused", async () => {
   const texts = [
     "",
     "null",
@@ -98,22 +98,22 @@ it("an invalid message is refused", () => {
     '{"header": {"msg_id": "1", "msg_type": "t"}} {}',
   ];
   for (const text of texts)
-    assert.equal(decode(Buffer.from(text), "json", false), undefined, text.slice(0, 80));
-  assert.equal(decode(Buffer.from([0x7b, 0xff, 0x7d]), "json", false), undefined);
+    assert.equal(await decode(Buffer.from(text), "json", false), undefined, text.slice(0, 80));
+  assert.equal(await decode(Buffer.from([0x7b, 0xff, 0x7d]), "json", false), undefined);
   assert.equal(
-    decode(encodeFrame(frameOf(), "v1").data, "v1", false),
+    await decode(encodeFrame(frameOf(), "v1").data, "v1", false),
     undefined,
     "text under the binary subprotocol",
   );
   for (const framing of FRAMINGS) {
     for (const size of [0, 1, 3, 4, 7, 8, 16, 100]) {
-      assert.equal(decode(Buffer.alloc(size), framing, true), undefined);
-      assert.equal(decode(Buffer.alloc(size, 0xff), framing, true), undefined);
+      assert.equal(await decode(Buffer.alloc(size), framing, true), undefined);
+      assert.equal(await decode(Buffer.alloc(size, 0xff), framing, true), undefined);
     }
   }
 });
 
-it("mutated frames are refused, or are whole messages", () => {
+it("mutated frames are refused, or are whole messages", async () => {
   const random = new SeededRandom(11);
   for (let round = 0; round < 20_000; round++) {
     const framing = FRAMINGS[random.below(2)] ?? "v1";
@@ -130,7 +130,7 @@ it("mutated frames are refused, or are whole messages", () => {
       else mutilated[at] = random.below(256);
       if (mutilated.length === 0) break;
     }
-    const read = decode(mutilated, framing, isBinary);
+    const read = await decode(mutilated, framing, isBinary);
     if (read === undefined) continue;
     assert.ok(read.id.length > 0 && read.type.length > 0);
     for (const part of [read.header, read.parentHeader, read.metadata, read.content])
@@ -152,4 +152,18 @@ it("a part that would forge another member is no JSON object", () => {
     "half a character",
   );
   assert.equal(isJsonObject(Buffer.from(' {"a": [1.0, {}]} ')), true);
+});
+
+it("a message with very many values or much JSON is refused unread, and large buffers are not", async () => {
+  const header = Buffer.from(JSON.stringify({ msg_id: "1", msg_type: "comm_msg" }));
+  const decoded = (content: string, framing: Framing): Promise<ClientFrame | undefined> => {
+    const frame = { ...frameOf([Buffer.alloc(5_000_000)]), header, content: Buffer.from(content) };
+    const { data, isBinary } = encodeFrame(frame, framing);
+    return decode(data, framing, isBinary);
+  };
+  for (const framing of FRAMINGS) {
+    assert.equal(await decoded(`{"a":[${"[],".repeat(20_000)}[]]}`, framing), undefined);
+    assert.equal(await decoded(`{"a":"${"a".repeat(5_000_000)}"}`, framing), undefined);
+    assert.equal((await decoded(`{"a":[${"1,".repeat(5000)}1]}`, framing))?.buffers[0]?.length, 5_000_000);
+  }
 });

@@ -1,6 +1,8 @@
 import { isUtf8 } from "node:buffer";
+import { setImmediate as nextTurn } from "node:timers/promises";
+import { ValueCount } from "@coppice/core";
 import type { ChannelName } from "../transport/kernel-channels.js";
-import { membersOf } from "../json/raw-json.js";
+import { membersOf, membersOfLong } from "../json/raw-json.js";
 import type { MessageParts } from "../transport/wire.js";
 
 /** The subprotocol that carries the parts of a message unchanged; without it, a message is one JSON text. */
@@ -29,7 +31,12 @@ export class FrameError extends Error {
   override readonly name = "FrameError";
 }
 
-const MAX_HEADER_BYTES = 64 * 1024;
+const MAX_HEADER_BYTES = 16 * 1024;
+/** Of what is not in buffers. */
+const MAX_JSON_BYTES = 4 * 1024 * 1024;
+/** Bytes whose values are counted in one turn of the event loop. */
+const SLICE_BYTES = 512 * 1024;
+const MOST_VALUES = 10_000;
 const MAX_NAME = 256;
 const MAX_BUFFERS = 1024;
 
@@ -48,8 +55,11 @@ const JSON_TABLE: Table = { width: 4, hasEnd: false, least: 1 };
 const EMPTY_OBJECT = Buffer.from("{}");
 const OPEN_OBJECT = 0x7b;
 
-/** Decodes a client's WebSocket message. @throws FrameError for anything but a message with a usable header. */
-export function decodeFrame(data: Buffer, { framing, isBinary }: DecodeOptions): ClientFrame {
+/**
+ * Decodes a client's WebSocket message, a long one in several turns of the event loop. Rejects with a FrameError for
+ * anything but a message with a usable header.
+ */
+export async function decodeFrame(data: Buffer, { framing, isBinary }: DecodeOptions): Promise<ClientFrame> {
   if (framing === "v1") {
     if (!isBinary) throw new FrameError("a text frame under the binary subprotocol");
     return decodeV1(data);
@@ -129,20 +139,18 @@ function joined(parts: readonly Buffer[], { width, hasEnd }: Table): Buffer {
   return Buffer.concat([table, ...parts], offset);
 }
 
-function decodeV1(data: Buffer): ClientFrame {
+async function decodeV1(data: Buffer): Promise<ClientFrame> {
   const [channel, header, parentHeader, metadata, content, ...buffers] = partsOf(data, V1_TABLE);
   if (!channel || !header || !parentHeader || !metadata || !content) throw new FrameError("missing parts");
+  const parts = [header, parentHeader, metadata, content];
+  await requireShort(parts);
+  for (const part of parts) await membersIn(part);
   return checked(channel.toString("latin1"), { header, parentHeader, metadata, content, buffers });
 }
 
-function decodeJson(json: Buffer, buffers: readonly Buffer[]): ClientFrame {
-  if (!isUtf8(json)) throw new FrameError("a text that is no UTF-8");
-  let members: ReturnType<typeof membersOf>;
-  try {
-    members = membersOf(json);
-  } catch (error) {
-    throw new FrameError("a text that is no JSON object", { cause: error });
-  }
+async function decodeJson(json: Buffer, buffers: readonly Buffer[]): Promise<ClientFrame> {
+  await requireShort([json]);
+  const members = await membersIn(json);
   const partOf = (name: string): Buffer => {
     const part = members.get(name);
     // Some clients send null for a missing parent.
@@ -158,6 +166,30 @@ function decodeJson(json: Buffer, buffers: readonly Buffer[]): ClientFrame {
   });
 }
 
+async function membersIn(json: Buffer): Promise<ReadonlyMap<string, Buffer>> {
+  if (!isUtf8(json)) throw new FrameError("a text that is no UTF-8");
+  try {
+    return await membersOfLong(json);
+  } catch (error) {
+    throw new FrameError("a text that is no JSON object", { cause: error });
+  }
+}
+
+async function requireShort(parts: readonly Buffer[]): Promise<void> {
+  if (parts.reduce((sum, { length }) => sum + length, 0) > MAX_JSON_BYTES)
+    throw new FrameError(`more than ${MAX_JSON_BYTES} bytes without the buffers`);
+  const values = new ValueCount(MOST_VALUES);
+  try {
+    for (const part of parts)
+      for (let at = 0; at < part.length; at += SLICE_BYTES) {
+        if (at > 0) await nextTurn();
+        values.add(part.subarray(at, at + SLICE_BYTES));
+      }
+  } catch (error) {
+    throw new FrameError(`more than ${MOST_VALUES} values`, { cause: error });
+  }
+}
+
 const NULL = Buffer.from("null");
 
 function channelIn(json: Buffer): string {
@@ -169,9 +201,8 @@ function checked(channel: string, parts: MessageParts): ClientFrame {
   const { header, parentHeader, metadata, content } = parts;
   if (header.length > MAX_HEADER_BYTES || parentHeader.length > MAX_HEADER_BYTES)
     throw new FrameError("an oversized header");
-  for (const part of [header, parentHeader, metadata, content]) {
-    if (part[0] !== OPEN_OBJECT || !isJsonObject(part)) throw new FrameError("a part that is no JSON object");
-  }
+  if ([header, parentHeader, metadata, content].some(([first]) => first !== OPEN_OBJECT))
+    throw new FrameError("a part that is no JSON object");
   const fields = JSON.parse(header.toString("utf8")) as object;
   const id = textIn(fields, "msg_id");
   const type = textIn(fields, "msg_type");

@@ -1,4 +1,5 @@
-import { CloseCode, type ClientSocket } from "./client-socket.js";
+import { CloseCode, type HeldMemory } from "@coppice/core";
+import type { ClientSocket } from "./client-socket.js";
 import { ReplayBuffer } from "./replay-buffer.js";
 import type { SharedFrame } from "./server-frame.js";
 
@@ -14,9 +15,9 @@ export class ClientSession {
   readonly #replay: ReplayBuffer;
   #socket: ClientSocket | undefined;
 
-  constructor(id: string, maxReplayBytes: number) {
+  constructor(id: string, maxReplayBytes: number, place: ReturnType<HeldMemory["place"]>) {
     this.id = id;
-    this.#replay = new ReplayBuffer(maxReplayBytes);
+    this.#replay = new ReplayBuffer(maxReplayBytes, place);
   }
 
   get isConnected(): boolean {
@@ -52,6 +53,11 @@ export class ClientSession {
     if (socket === undefined) return this.#replay.add(frame) ? undefined : "lost";
     socket.send(frame);
     return socket.caughtUp(isOwn);
+  }
+
+  /** Drops what it has missed. */
+  drop(): void {
+    this.#replay.take();
   }
 
   close(code: number, reason: string): void {

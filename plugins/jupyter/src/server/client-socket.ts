@@ -1,5 +1,4 @@
-import type { Clock } from "@coppice/core";
-import type { WebSocket } from "ws";
+import { type Clock, CloseCode, type HeldMemory, type WebSocket } from "@coppice/core";
 import type { Framing } from "./client-frame.js";
 import type { JupyterServerSettings } from "./jupyter-server-config.js";
 import type { SharedFrame } from "./server-frame.js";
@@ -8,24 +7,20 @@ interface ClientSocketOptions {
   readonly framing: Framing;
   readonly clock: Clock;
   readonly settings: JupyterServerSettings;
+  /** What waits for the client. */
+  readonly place: ReturnType<HeldMemory["place"]>;
 }
-
-export const CloseCode = {
-  Normal: 1000,
-  InvalidData: 1007,
-  InternalError: 1011,
-  TryAgain: 1013,
-} as const;
 
 /** Time for a client to confirm a close before the connection is cut. */
 const CLOSE_GRACE_MS = 2000;
 
-/** One WebSocket to a client: limits its queue and detects dead peers. */
+/** One WebSocket to a client: limits its queue and closes one that reads too slowly. */
 export class ClientSocket {
   readonly framing: Framing;
   readonly #socket: WebSocket;
   readonly #clock: Clock;
   readonly #settings: JupyterServerSettings;
+  readonly #place: ReturnType<HeldMemory["place"]>;
   /** Frames not yet handed to the operating system, in order. */
   readonly #waiting = new Set<{ readonly frame: SharedFrame; readonly sizeBytes: number }>();
   #waitingBytes = 0;
@@ -33,30 +28,23 @@ export class ClientSocket {
   #cancelStall: (() => void) | undefined;
   /** True when any progress of the client suffices. */
   #isOwnOutput = false;
-  #cancelPing: () => void = () => undefined;
   #cancelCut: () => void = () => undefined;
-  #isAlive = true;
   #isClosing = false;
   /** Close code that the server sent; undefined when the client closed the socket. */
   closedWith: number | undefined;
 
-  constructor(socket: WebSocket, { framing, clock, settings }: ClientSocketOptions) {
+  constructor(socket: WebSocket, { framing, clock, settings, place }: ClientSocketOptions) {
     this.#socket = socket;
     this.#clock = clock;
     this.#settings = settings;
+    this.#place = place;
     this.framing = framing;
-    socket.on("pong", () => {
-      this.#isAlive = true;
-    });
     socket.once("close", () => {
       this.#isClosing = true;
-      this.#cancelPing();
       this.#cancelCut();
       this.#release();
+      this.#place[Symbol.dispose]();
     });
-    // An error is followed by "close", which is handled above.
-    socket.on("error", () => undefined);
-    this.#ping();
   }
 
   send(frame: SharedFrame): void {
@@ -65,10 +53,12 @@ export class ClientSocket {
     const entry = { frame, sizeBytes: data.length };
     this.#waiting.add(entry);
     this.#waitingBytes += entry.sizeBytes;
+    this.#place.resize(this.#waitingBytes);
     this.#socket.send(data, { binary: isBinary }, (error) => {
       if (error) return;
       this.#waiting.delete(entry);
       this.#waitingBytes -= entry.sizeBytes;
+      this.#place.resize(this.#waitingBytes);
       if (this.#drained === undefined) return;
       if (this.#waitingBytes <= this.#settings.maxClientQueue / 2) this.#release();
       else if (this.#isOwnOutput) this.#watch(this.#settings.slowClientTimeout);
@@ -119,18 +109,5 @@ export class ClientSocket {
     this.#cancelStall = undefined;
     this.#drained?.resolve();
     this.#drained = undefined;
-  }
-
-  #ping(): void {
-    this.#cancelPing = this.#clock.after(this.#settings.ping, () => {
-      // The pong of a merely slow client waits behind its unread messages.
-      if (!this.#isAlive && this.#waitingBytes === 0) {
-        this.#socket.terminate();
-        return;
-      }
-      this.#isAlive = false;
-      this.#socket.ping();
-      this.#ping();
-    });
   }
 }

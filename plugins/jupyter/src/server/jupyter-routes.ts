@@ -8,13 +8,14 @@ import {
 } from "@coppice/core";
 import { z } from "zod";
 import type { CodeContext } from "../contexts/code-context.js";
-import { SANDBOX_PREFIX } from "./jupyter-access.js";
 import { ownSpecOf, specNameOf, specOf } from "./kernel-specs.js";
 import { UnknownLanguageError, type Languages } from "../programs/languages.js";
 import type { NotebookSession } from "../kernel/kernel-notes.js";
 import type { FindKernels, SandboxKernels } from "./sandbox-kernels.js";
+import { REASONS } from "../reasons.js";
 
 interface JupyterRoutesOptions {
+  readonly prefixes: readonly string[];
   readonly kernelsOf: FindKernels;
   readonly languages: Pick<Languages, "own" | "installed">;
   readonly maxBodyBytes: number;
@@ -50,7 +51,7 @@ type RouteContext = Parameters<Parameters<Router["use"]>[0]>[0];
 /** Jupyter's REST interface to the kernels of a sandbox: at the root where the sandbox is known, and below its path. */
 export function mountJupyter(
   router: Router,
-  { kernelsOf, languages, maxBodyBytes }: JupyterRoutesOptions,
+  { prefixes, kernelsOf, languages, maxBodyBytes }: JupyterRoutesOptions,
 ): void {
   const specsOf = async (ctx: RequestCarrier) => [
     ...languages.own.map(ownSpecOf),
@@ -58,7 +59,7 @@ export function mountJupyter(
   ];
   const bodyOptions = { limitBytes: maxBodyBytes, empty: {} };
 
-  for (const prefix of ["", SANDBOX_PREFIX]) {
+  for (const prefix of prefixes) {
     const at = (path: string): string => `${prefix}/api${path}`;
 
     /** @param answer its result is the body; without one the status is 204. */
@@ -102,7 +103,7 @@ export function mountJupyter(
       const name = ctx.params["name"] ?? "";
       const spec = (await specsOf(ctx)).find((known) => known.name === name);
       if (spec === undefined)
-        throw new SandboxError("kernel_spec_not_found", `Kernel spec ${name.slice(0, 100)} not found`);
+        throw new SandboxError(REASONS.kernel_spec_not_found, `Kernel spec ${name.slice(0, 100)} not found`);
       ctx.body = spec;
     });
 
@@ -164,7 +165,7 @@ export function kernelNamed(kernels: SandboxKernels, id: string): CodeContext {
     return kernels.get(id);
   } catch (error) {
     const text = `Kernel does not exist: ${id.slice(0, 100)}`;
-    throw new SandboxError("kernel_not_found", text, { cause: error });
+    throw new SandboxError(REASONS.kernel_not_found, text, { cause: error });
   }
 }
 
@@ -194,11 +195,14 @@ async function starting<T>(start: () => Promise<T>): Promise<T> {
     return await start();
   } catch (error) {
     if (!(error instanceof SandboxError)) throw error;
-    const { code, reason, message } = error;
+    const { code, message } = error;
     if (error instanceof UnknownLanguageError)
-      throw new HttpError(501, message, { reason, body: JSON.parse(message) as Record<string, unknown> });
+      throw new HttpError(501, message, {
+        reason: error,
+        body: JSON.parse(message) as Record<string, unknown>,
+      });
     // A kernel that does not start is not the client's mistake.
-    if (code === "failed_precondition") throw new HttpError(500, message, { reason });
+    if (code === "failed_precondition") throw new HttpError(500, message, { reason: error });
     throw error;
   }
 }

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { randomUUID } from "node:crypto";
 import { after, before, describe, it } from "node:test";
 import { setTimeout as delay } from "node:timers/promises";
-import { SeededRandom } from "@coppice/core/testing";
+import { eventually, SeededRandom } from "@coppice/core/testing";
 import { encodeFrame, V1_PROTOCOL } from "./client-frame.js";
 import { startCodeServer, type CodeServer } from "../testing/code-server.js";
 import { JupyterServer, type KernelModel } from "../testing/jupyter-server.js";
@@ -39,14 +39,6 @@ async function metric(name: string): Promise<number> {
   const page = await (await fetch(`${own.server.urls["ops"]}/metrics`)).text();
   const line = page.split("\n").find((candidate) => candidate.startsWith(`coppice_jupyter_${name} `));
   return Number(line?.split(" ").at(-1) ?? Number.NaN);
-}
-
-async function until(what: string, check: () => Promise<boolean>): Promise<void> {
-  for (const startedMs = performance.now(); performance.now() - startedMs < 10_000;) {
-    if (await check()) return;
-    await delay(25);
-  }
-  assert.fail(what);
 }
 
 describe("hostile clients", () => {
@@ -243,7 +235,7 @@ describe("slow clients", () => {
     assert.equal(owner.textOf(id).length, "begun\n".length + 20_000_001);
     looker.socket.resume();
     assert.ok([1006, 1013].includes(await looker.closed));
-    await until("it was counted", async () => (await metric("slow_clients_total")) > slowBefore);
+    await eventually("it was counted", async () => (await metric("slow_clients_total")) > slowBefore);
   });
 
   it("one whose own output waits slows its code, and misses nothing", async () => {
@@ -368,7 +360,10 @@ describe("lost clients", () => {
     await silent.end(silent.execute("1"));
     assert.equal((await modelOf(kernel.id)).connections, 1);
     silent.socket.pause();
-    await until("the silent client is dropped", async () => (await modelOf(kernel.id)).connections === 0);
+    await eventually(
+      "the silent client is dropped",
+      async () => (await modelOf(kernel.id)).connections === 0,
+    );
   });
 });
 
@@ -383,7 +378,7 @@ describe("the life of a kernel", () => {
     const restarts = (): number => socket.received.filter(state("restarting")).length;
     for (let round = 1; round <= 2; round++) {
       socket.execute("import os; os._exit(1)");
-      await until(`restart ${round}`, async () => restarts() === round);
+      await eventually(`restart ${round}`, async () => restarts() === round);
       await socket.end(socket.execute("1"));
     }
     socket.execute("import os; os._exit(1)");
@@ -420,7 +415,7 @@ describe("the life of a kernel", () => {
     await open.run("x = 1");
     assert.equal((await model()).execution_state, "idle");
     await open.run("import os; os._exit(1)");
-    await until("the kernel is not there", async () => (await model()).execution_state === "starting");
+    await eventually("the kernel is not there", async () => (await model()).execution_state === "starting");
     using socket = await JupyterSocket.open(`${url.replace(/^http/, "ws")}/channels`);
     assert.equal((await socket.end(socket.execute("1"))).content["status"], "ok");
     await own.server.sandboxes.kill(open.live.record.id);

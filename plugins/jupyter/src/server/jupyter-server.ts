@@ -1,8 +1,17 @@
-import type { Clock, PluginContext, Sandboxes, Targets } from "@coppice/core";
-import { channelsUpgrade } from "./channels-upgrade.js";
+import {
+  accessTokenOf,
+  type Clock,
+  HttpError,
+  type MemoryRoom,
+  type PluginContext,
+  type Sandboxes,
+  serveSandboxPath,
+  type SurfaceRequest,
+  type Targets,
+} from "@coppice/core";
+import { channelsSocket } from "./channels-socket.js";
 import { clientMetrics } from "./client-metrics.js";
 import type { CodeContexts } from "../contexts/code-contexts.js";
-import { jupyterGuard, jupyterTarget, SANDBOX_PREFIX } from "./jupyter-access.js";
 import { mountJupyter } from "./jupyter-routes.js";
 import type { JupyterServerSettings } from "./jupyter-server-config.js";
 import type { Languages } from "../programs/languages.js";
@@ -15,23 +24,54 @@ interface JupyterServerOptions {
   readonly clock: Clock;
   readonly sandboxes: Sandboxes;
   readonly targets: Targets;
+  readonly room: MemoryRoom;
 }
 
 const SURFACE = "jupyter";
+const AUTHORIZATION = /^(?:token|bearer) +(\S+)$/i;
+/** Of the paths where the sandbox is known, and of those that name it. */
+const PREFIXES = ["", `/sandboxes/:sandboxId/${SURFACE}`];
 
 /** Serves Jupyter's interface to the contexts of every sandbox, at a port of it and below `/sandboxes/<id>/jupyter`. */
 export function mountJupyterServer(plugin: PluginContext<unknown>, options: JupyterServerOptions): void {
-  const { contexts, languages, settings, clock, sandboxes, targets } = options;
-  targets.claimPort(settings.port, SURFACE);
-  targets.add(jupyterTarget(sandboxes, settings.port));
-  plugin.guard(SURFACE, jupyterGuard);
+  const { contexts, languages, settings, clock, room, sandboxes, targets } = options;
+  const guard = serveSandboxPath({
+    targets,
+    sandboxes,
+    surface: SURFACE,
+    port: settings.port,
+    presented: presentedToken,
+    refusal: unknownSandbox,
+  });
+  plugin.guard(SURFACE, guard);
 
-  const kernelsOf = kernelsOfSandboxes({ contexts, settings, clock, log: plugin.log });
-  mountJupyter(plugin.http(SURFACE), { kernelsOf, languages, maxBodyBytes: settings.maxBody });
+  const kernelsOf = kernelsOfSandboxes({ contexts, settings, clock, room, log: plugin.log });
+  mountJupyter(plugin.http(SURFACE), {
+    prefixes: PREFIXES,
+    kernelsOf,
+    languages,
+    maxBodyBytes: settings.maxBody,
+  });
 
   const metrics = clientMetrics(plugin.metrics);
-  const upgrade = channelsUpgrade({ kernelsOf, settings, clock, metrics });
-  for (const prefix of ["", SANDBOX_PREFIX]) {
-    plugin.upgrade(SURFACE, `${prefix}/api/kernels/:id/channels`, upgrade);
-  }
+  const paths = PREFIXES.map((prefix) => `${prefix}/api/kernels/:id/channels`);
+  plugin.webSocket(SURFACE, paths, channelsSocket({ kernelsOf, settings, clock, metrics }));
+}
+
+/** Token that a request presents: browsers need `?token=` for a WebSocket. */
+function presentedToken({ headers, url }: Pick<SurfaceRequest, "headers" | "url">): string | undefined {
+  return (
+    accessTokenOf(headers) ??
+    AUTHORIZATION.exec(headers.authorization ?? "")?.[1] ??
+    url.searchParams.get("token") ??
+    undefined
+  );
+}
+
+/** Answer for unknown sandboxes and wrong tokens. */
+function unknownSandbox(): HttpError {
+  // The reason is set here, because an answer before routing would lack it: both answers must be the same.
+  const text = "There is no such sandbox, or the token is not its own";
+  const reason = "sandbox_not_found";
+  return new HttpError(404, text, { reason, body: { code: 404, message: text, reason } });
 }

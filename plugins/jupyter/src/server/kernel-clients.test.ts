@@ -2,12 +2,12 @@ import assert from "node:assert/strict";
 import { EventEmitter } from "node:events";
 import { it } from "node:test";
 import { setImmediate as turn } from "node:timers/promises";
-import { systemClock, type Logger } from "@coppice/core";
+import { systemClock, type Logger, MemoryRoom } from "@coppice/core";
 import { SeededRandom } from "@coppice/core/testing";
 import type { WebSocket } from "ws";
 import type { ChannelName } from "../transport/kernel-channels.js";
 import { ClientSocket } from "./client-socket.js";
-import { decodeFrame, type ClientFrame } from "./client-frame.js";
+import type { ClientFrame } from "./client-frame.js";
 import { jupyterServerConfig } from "./jupyter-server-config.js";
 import { KernelClients } from "./kernel-clients.js";
 import type { Kernel } from "../kernel/kernel.js";
@@ -25,15 +25,18 @@ interface Seen {
 class RecordingSocket extends EventEmitter {
   readonly seen: Seen[] = [];
   readonly protocol = "";
+  isStuck = false;
+  closedWith: number | undefined;
 
   send(data: Buffer, _options: object, sent: () => void): void {
     const raw = data.toString("utf8");
     const message = JSON.parse(raw) as { channel: string; parent_header: { msg_id?: string } };
     this.seen.push({ channel: message.channel, parent: message.parent_header.msg_id, raw });
-    sent();
+    if (!this.isStuck) sent();
   }
 
-  close(): void {
+  close(code: number): void {
+    this.closedWith = code;
     this.emit("close", 1000);
   }
 
@@ -45,7 +48,7 @@ class RecordingSocket extends EventEmitter {
 }
 
 /** Clients of a kernel that does what the test says. */
-function arrange() {
+function arrange(room = new MemoryRoom(2 ** 40)) {
   const forwarded: ClientFrame[] = [];
   let interrupts = 0;
   const gone = Promise.withResolvers<void>();
@@ -63,20 +66,21 @@ function arrange() {
   });
   const clients = new KernelClients(
     { watch: () => undefined, ready: async () => undefined, restart: async () => undefined },
-    { settings, clock: systemClock, log },
+    { settings, clock: systemClock, log, hold: (giveUp) => room.open({ tenant: "t", sandbox: "s", giveUp }) },
   );
   clients.started(kernel);
   const connect = (id: string) => {
     const recording = new RecordingSocket();
-    const options = { framing: "json", clock: systemClock, settings } as const;
+    const options = { framing: "json", clock: systemClock, settings, place: clients.place() } as const;
     const socket = new ClientSocket(recording as unknown as WebSocket, options);
     const session = clients.connect(id, socket);
     const send = (requestId: string, channel = "shell", type = "execute_request"): void => {
-      const header = { msg_id: requestId, msg_type: type, session: id };
-      const data = Buffer.from(JSON.stringify({ channel, header, content: {} }));
-      clients.accept(session, decodeFrame(data, { framing: "json", isBinary: false }));
+      const header = Buffer.from(JSON.stringify({ msg_id: requestId, msg_type: type, session: id }));
+      const nothing = Buffer.from("{}");
+      const parts = { header, parentHeader: nothing, metadata: nothing, content: nothing, buffers: [] };
+      clients.accept(session, { channel, id: requestId, type, session: id, ...parts });
     };
-    return { seen: recording.seen, session, socket, send, leave: () => recording.terminate() };
+    return { recording, seen: recording.seen, session, socket, send, leave: () => recording.terminate() };
   };
   return { clients, connect, forwarded, interrupts: () => interrupts };
 }
@@ -208,5 +212,25 @@ it("late answers find their client; the number of remembered ids is limited", as
       message("status", `made up ${index}`, { content: Buffer.from('{"execution_state": "busy"}') }),
     );
   assert.equal(clients.state, "busy");
+  clients.removed();
+});
+
+it("clients that take nothing, and those that are away, lose it where it fills the room, and later ones do not", async () => {
+  const { clients, connect } = arrange(new MemoryRoom(2 ** 20));
+  const [stuck, away] = [connect("stuck"), connect("away")];
+  stuck.recording.isStuck = true;
+  away.leave();
+  clients.disconnect(away.session, away.socket, true);
+  const content = Buffer.from(JSON.stringify({ text: "x".repeat(200_000) }));
+  // Each is kept for both.
+  for (let count = 0; count < 3; count++) void clients.received("iopub", message("stream", "x", { content }));
+  assert.equal(stuck.recording.closedWith, 1013);
+  clients.disconnect(stuck.session, stuck.socket, true);
+  const later = connect("later");
+  for (let count = 0; count < 20; count++)
+    await clients.received("iopub", message("stream", "x", { content }));
+  assert.deepEqual([later.seen.length, later.recording.closedWith], [20, undefined]);
+  const back = connect("away");
+  assert.equal(back.seen.length, 0);
   clients.removed();
 });

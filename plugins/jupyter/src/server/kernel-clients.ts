@@ -1,8 +1,8 @@
-import { messageOf, type Clock, type Logger } from "@coppice/core";
+import { type Clock, CloseCode, type HeldMemory, type Logger, messageOf } from "@coppice/core";
 import type { ChannelName } from "../transport/kernel-channels.js";
 import type { ClientFrame } from "./client-frame.js";
 import { ClientSession } from "./client-session.js";
-import { CloseCode, type ClientSocket } from "./client-socket.js";
+import type { ClientSocket } from "./client-socket.js";
 import type { CodeContext, ContextObserver } from "../contexts/code-context.js";
 import { executionStateOf } from "../kernel/execution-state.js";
 import type { JupyterServerSettings } from "./jupyter-server-config.js";
@@ -13,6 +13,8 @@ import type { KernelMessage } from "../transport/wire.js";
 type ExecutionState = "starting" | "idle" | "busy" | "restarting" | "dead";
 
 export interface KernelClientsOptions {
+  /** Opens what the clients of one kernel hold. */
+  readonly hold: (giveUp: () => void) => HeldMemory;
   readonly settings: JupyterServerSettings;
   readonly clock: Clock;
   readonly log: Logger;
@@ -24,6 +26,11 @@ interface Pending {
   readonly type: string;
   readonly header: Buffer;
   readonly sizeBytes: number;
+}
+
+interface Waiting {
+  readonly frame: ClientFrame;
+  readonly pending: Pending;
 }
 
 /** Age from which a kernel counts as stable: a later death is a new failure. */
@@ -46,8 +53,12 @@ export class KernelClients implements ContextObserver {
   /** Sessions of requests that have ended, oldest first. */
   readonly #ended = new Map<string, ClientSession>();
   readonly #busy = new Set<string>();
+  readonly #held: HeldMemory;
+  /** Of what waits for the kernel's start. */
+  #place: ReturnType<HeldMemory["place"]>;
   /** Requests that wait for the kernel's start. */
-  #waiting: { readonly frame: ClientFrame; readonly pending: Pending }[] = [];
+  #waiting: Waiting[] = [];
+  #waitingBytes = 0;
   #kernel: Kernel | undefined;
   #state: ExecutionState = "starting";
   #kernelSession = "";
@@ -60,6 +71,8 @@ export class KernelClients implements ContextObserver {
   constructor(context: Pick<CodeContext, "watch" | "ready" | "restart">, options: KernelClientsOptions) {
     this.#context = context;
     this.#options = options;
+    this.#held = options.hold(() => this.#giveUp());
+    this.#place = this.#held.place();
     this.lastActivityMs = options.clock.now();
     context.watch(this);
   }
@@ -81,7 +94,7 @@ export class KernelClients implements ContextObserver {
     let session = this.#sessions.get(sessionId);
     if (session === undefined) {
       this.#makeRoom();
-      session = new ClientSession(sessionId, this.#options.settings.maxReplay);
+      session = new ClientSession(sessionId, this.#options.settings.maxReplay, this.#held.place());
       this.#sessions.set(sessionId, session);
     }
     session.cancelForget();
@@ -90,10 +103,15 @@ export class KernelClients implements ContextObserver {
     return session;
   }
 
+  /** Counts what waits for a client's connection. */
+  place(): ReturnType<HeldMemory["place"]> {
+    return this.#held.place();
+  }
+
   /** Detaches a connection; a client with a session id may reconnect for a while. */
   disconnect(session: ClientSession, socket: ClientSocket, mayReturn: boolean): void {
     if (!session.disconnect(socket)) return;
-    if (this.#isRemoved || !mayReturn) this.#forget(session);
+    if (this.#sessions.get(session.id) !== session || !mayReturn) this.#forget(session);
     else {
       session.cancelForget = this.#options.clock.after(this.#options.settings.replay, () =>
         this.#forget(session),
@@ -161,14 +179,14 @@ export class KernelClients implements ContextObserver {
       const waiting = this.#waiting.filter(({ frame }) => this.#pending.has(frame.id));
       this.#restartingFrom();
       for (const { frame, pending } of waiting) this.#count(frame.id, pending);
-      this.#waiting = waiting;
+      this.#wait(waiting);
     }
     this.#kernel = kernel;
     this.#state = "idle";
     this.#startedAtMs = this.#options.clock.now();
     void kernel.gone.then(() => this.#gone(kernel));
     const waiting = this.#waiting;
-    this.#waiting = [];
+    this.#wait([]);
     for (const { frame, pending } of waiting) this.#send(pending.channel, frame);
   }
 
@@ -211,6 +229,8 @@ export class KernelClients implements ContextObserver {
     if (this.#kernel?.isUsable === true) this.#send(channel, frame);
     else {
       this.#waiting.push({ frame, pending });
+      this.#waitingBytes += sizeBytes;
+      this.#place.resize(this.#waitingBytes);
       this.#wake();
     }
   }
@@ -301,13 +321,29 @@ export class KernelClients implements ContextObserver {
     if (oldest !== undefined) this.#ended.delete(oldest);
   }
 
+  #wait(waiting: Waiting[]): void {
+    this.#waiting = waiting;
+    this.#waitingBytes = waiting.reduce((sum, { pending }) => sum + pending.sizeBytes, 0);
+    this.#place.resize(this.#waitingBytes);
+  }
+
+  #giveUp(): void {
+    this.#options.log.warn("clients for whom most of jupyter.maxHeldMessages waits are disconnected");
+    this.#place = this.#held.place();
+    for (const session of this.#sessions.values()) {
+      session.close(CloseCode.TryAgain, "too much waits for the clients of this kernel");
+      this.#forget(session);
+    }
+  }
+
   #forget(session: ClientSession): void {
     session.cancelForget();
+    session.drop();
     if (this.#sessions.get(session.id) !== session) return;
     this.#sessions.delete(session.id);
     for (const [id, pending] of this.#pending) if (pending.session === session) this.#pending.delete(id);
     for (const [id, ended] of this.#ended) if (ended === session) this.#ended.delete(id);
-    this.#waiting = this.#waiting.filter(({ frame }) => this.#pending.has(frame.id));
+    this.#wait(this.#waiting.filter(({ frame }) => this.#pending.has(frame.id)));
     if (session.isAskedForInput) void this.interrupt();
   }
 
@@ -362,7 +398,7 @@ export class KernelClients implements ContextObserver {
     this.#pending.clear();
     this.#ended.clear();
     this.#busy.clear();
-    this.#waiting = [];
+    this.#wait([]);
     for (const session of this.#sessions.values()) {
       session.pendingRequests = 0;
       session.pendingBytes = 0;

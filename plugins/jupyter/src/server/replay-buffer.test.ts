@@ -2,12 +2,13 @@ import assert from "node:assert/strict";
 import { it } from "node:test";
 import { ReplayBuffer } from "./replay-buffer.js";
 import { syntheticFrame } from "./server-frame.js";
+import { ampleRoom } from "../testing/ample-room.js";
 
 const frame = (type: string, text = "") =>
   syntheticFrame({ type, content: { name: "stdout", text }, session: "s", parentHeader: Buffer.from("{}") });
 
 it("output past the limit is left out with one note, answers are kept up to twice the limit", () => {
-  const buffer = new ReplayBuffer(8192);
+  const buffer = new ReplayBuffer(8192, ampleRoom().place());
   const fill = () => {
     for (let index = 0; index < 20; index += 1) assert.ok(buffer.add(frame("stream", "x".repeat(1000))));
     assert.ok(buffer.add(frame("execute_reply")));

@@ -1,4 +1,5 @@
 import { syntheticFrame, type SharedFrame } from "./server-frame.js";
+import type { HeldMemory } from "@coppice/core";
 
 /** Messages that may be dropped when there are too many; without any other a client would wait forever. */
 const OUTPUT = new Set([
@@ -14,11 +15,13 @@ const OUTPUT = new Set([
 export class ReplayBuffer {
   readonly #limitBytes: number;
   #frames: SharedFrame[] = [];
+  readonly #place: ReturnType<HeldMemory["place"]>;
   #sizeBytes = 0;
   #isCut = false;
 
-  constructor(limitBytes: number) {
+  constructor(limitBytes: number, place: ReturnType<HeldMemory["place"]>) {
     this.#limitBytes = limitBytes;
+    this.#place = place;
   }
 
   /** False when not even answers fit any more: a replay would be useless. */
@@ -37,6 +40,7 @@ export class ReplayBuffer {
     }
     this.#frames.push(frame);
     this.#sizeBytes += sizeBytes;
+    this.#place.resize(this.#sizeBytes);
     return this.#sizeBytes <= 2 * this.#limitBytes;
   }
 
@@ -44,6 +48,7 @@ export class ReplayBuffer {
     const frames = this.#frames;
     this.#frames = [];
     this.#sizeBytes = 0;
+    this.#place.resize(0);
     this.#isCut = false;
     return frames;
   }

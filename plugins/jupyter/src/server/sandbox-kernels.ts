@@ -1,12 +1,14 @@
 import { randomUUID } from "node:crypto";
 import { posix } from "node:path";
-import { resolveSandboxPath, SandboxError, type LiveSandbox } from "@coppice/core";
+import { resolveSandboxPath, SandboxError, type LiveSandbox, type MemoryRoom } from "@coppice/core";
 import type { CodeContext } from "../contexts/code-context.js";
 import type { CodeContexts, SandboxContexts } from "../contexts/code-contexts.js";
 import type { NotebookSession } from "../kernel/kernel-notes.js";
 import { KernelClients, type KernelClientsOptions } from "./kernel-clients.js";
+import { REASONS } from "../reasons.js";
 
-interface SandboxKernelsOptions extends KernelClientsOptions {
+interface SandboxKernelsOptions extends Omit<KernelClientsOptions, "hold"> {
+  readonly room: MemoryRoom;
   readonly contexts: CodeContexts;
 }
 
@@ -66,7 +68,9 @@ export class SandboxKernels {
   clientsOf(context: CodeContext): KernelClients {
     let clients = this.#clients.get(context);
     if (clients === undefined) {
-      clients = new KernelClients(context, this.#options);
+      const { id: sandbox, owner: tenant } = this.#sandbox.record;
+      const hold = (giveUp: () => void) => this.#options.room.open({ tenant, sandbox, giveUp });
+      clients = new KernelClients(context, { ...this.#options, hold });
       this.#clients.set(context, clients);
     }
     return clients;
@@ -101,7 +105,7 @@ export class SandboxKernels {
   session(id: string): NotebookSession {
     const session = this.sessions().find((known) => known.id === id);
     if (session === undefined)
-      throw new SandboxError("session_not_found", `Session ${id.slice(0, 100)} not found`);
+      throw new SandboxError(REASONS.session_not_found, `Session ${id.slice(0, 100)} not found`);
     return session;
   }
 
@@ -175,7 +179,7 @@ export class SandboxKernels {
     const { maxSessions } = this.#options.settings;
     if (this.#sessions.size + this.#opening.size < maxSessions) return;
     const text = `the sandbox already has ${maxSessions} sessions, which is the limit`;
-    throw new SandboxError("session_limit_reached", text);
+    throw new SandboxError(REASONS.session_limit_reached, text);
   }
 
   // Jupyter's paths start at the user's home, with or without a leading slash.

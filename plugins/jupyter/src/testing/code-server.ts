@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { setTimeout as delay } from "node:timers/promises";
-import type { LiveSandbox } from "@coppice/core";
+import type { LiveSandbox, Logger } from "@coppice/core";
 import { startTestServer, type TestServer } from "@coppice/core/testing";
 import localProcess from "@coppice/plugin-local-process";
 import { plugin } from "../plugin.js";
@@ -47,9 +47,11 @@ const TRANSPORT = process.env["COPPICE_TRANSPORT"];
 export async function startCodeServer(
   settings: object = {},
   server: Readonly<Record<string, unknown>> = {},
+  log?: Logger,
 ): Promise<CodeServer> {
   const started = await startTestServer({
     server,
+    ...(log !== undefined && { log }),
     plugins: [
       [localProcess, {}],
       [

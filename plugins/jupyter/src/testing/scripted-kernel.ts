@@ -1,15 +1,8 @@
 import assert from "node:assert/strict";
 import { PassThrough } from "node:stream";
 import { setTimeout as delay } from "node:timers/promises";
-import {
-  SandboxError,
-  type Exit,
-  type Logger,
-  type Output,
-  type Process,
-  type Sandbox,
-  type User,
-} from "@coppice/core";
+import { type Logger, MemoryRoom, SandboxError } from "@coppice/core";
+import type { Exit, Output, Process, Sandbox, User } from "@coppice/core/backend";
 import { fakeClock } from "@coppice/core/testing";
 import type { ChannelName } from "../transport/kernel-channels.js";
 import type { KernelStart } from "../kernel/kernel-surroundings.js";
@@ -72,6 +65,7 @@ export class ScriptedKernel {
     } as unknown as Sandbox;
     this.start = {
       sandbox,
+      tenant: "",
       user: { name: "user" } as User,
       env: {},
       cwd: "/",
@@ -90,6 +84,7 @@ export class ScriptedKernel {
         maxErrorBytes: 1_000_000,
         heartbeat: { clock: fakeClock(), intervalMs: 1000, maxMisses: 3 },
         portLeases: new PortLeases({ firstPort: 20_000, maximum: 1 }),
+        room: new MemoryRoom(2 ** 40),
         openChannels: () => ({
           send: async (channel, frames) => {
             const header = JSON.parse(String(frames[2])) as { msg_id: string; msg_type: string };

@@ -1,4 +1,5 @@
 import type { Duplex } from "node:stream";
+import type { HeldMemory } from "@coppice/core";
 
 /** The sockets of a kernel that the server uses. */
 export type ChannelName = "shell" | "control" | "stdin" | "iopub";
@@ -22,6 +23,8 @@ export interface KernelChannelsOptions {
   readonly identity: string;
   /** A larger message breaks the connection. */
   readonly maxMessageBytes: number;
+  /** Counts what is in memory. */
+  readonly held: HeldMemory;
   /** Called when a connection has ended before the channels were closed. */
   readonly onLost: (channel: ChannelName) => void;
 }

@@ -3,6 +3,7 @@ import { registerHooks } from "node:module";
 import { it } from "node:test";
 import type { Logger } from "@coppice/core";
 import { openTransport } from "./transport.js";
+import { ampleRoom } from "../testing/ample-room.js";
 
 const SHELL = 1;
 
@@ -21,6 +22,7 @@ async function dialled(kind: "zeromq" | "zmtp", address: string | undefined) {
     },
     identity: "kernel",
     maxMessageBytes: 1_000_000,
+    held: ampleRoom(),
     onLost: () => undefined,
   });
   const next = channels.receive("shell")[Symbol.asyncIterator]().next();

@@ -44,10 +44,12 @@ export class WireError extends Error {
 
 const DELIMITER = Buffer.from("<IDS|MSG>");
 // Headers are a few hundred bytes; larger ones are refused unparsed.
-const MAX_HEADER_BYTES = 64 * 1024;
-const MAX_METADATA_BYTES = 1024 * 1024;
-/** Length from which signing and verifying yield to the event loop. */
-const LONG_BYTES = 1024 * 1024;
+const MAX_HEADER_BYTES = 16 * 1024;
+const MAX_METADATA_BYTES = 64 * 1024;
+/** Length from which signing and checking yield to the event loop. */
+const LONG_BYTES = 64 * 1024;
+/** Bytes between two turns of it. */
+const SLICE_BYTES = 1024 * 1024;
 
 /** The frames of a message in Jupyter's protocol 5.3, without routing identities. */
 export function encodeMessage(message: ClientMessage, key: string): readonly Buffer[] {
@@ -118,8 +120,8 @@ function signatureOf(parts: readonly Buffer[], key: string): string {
 async function longSignatureOf(parts: readonly Buffer[], key: string): Promise<string> {
   const hmac = createHmac("sha256", key);
   for (const part of parts) {
-    for (let start = 0; start < part.length; start += LONG_BYTES) {
-      hmac.update(part.subarray(start, start + LONG_BYTES));
+    for (let start = 0; start < part.length; start += SLICE_BYTES) {
+      hmac.update(part.subarray(start, start + SLICE_BYTES));
       await nextTurn();
     }
   }
@@ -134,7 +136,7 @@ async function checkLong(content: Buffer): Promise<void> {
   }
   for (let start = 0; start < content.length;) {
     // In invalid UTF-8 at least one of the two parts is invalid, too.
-    const end = characterEnd(content, start + LONG_BYTES);
+    const end = characterEnd(content, start + SLICE_BYTES);
     if (!isUtf8(content.subarray(start, end))) throw new WireError("a content that is no UTF-8");
     start = end;
     await nextTurn();

@@ -2,6 +2,8 @@ import assert from "node:assert/strict";
 import { once } from "node:events";
 import { createServer, type AddressInfo, type Socket } from "node:net";
 import { it } from "node:test";
+import { MemoryRoom } from "@coppice/core";
+import { ampleRoom } from "../testing/ample-room.js";
 import type { ChannelName } from "./kernel-channels.js";
 import { ZeromqChannels } from "./zeromq-channels.js";
 
@@ -53,6 +55,7 @@ it("there are sockets for 300 kernels at once, and nothing is left of them when 
           address: ADDRESS,
           identity: `kernel ${kernel}`,
           maxMessageBytes: 1_000_000,
+          held: ampleRoom(),
           onLost: (channel) => lost.push(channel),
         }),
       );
@@ -79,6 +82,7 @@ it("the end of a connection is reported, and another one is made", async () => {
     address: ADDRESS,
     identity: "kernel",
     maxMessageBytes: 1_000_000,
+    held: ampleRoom(),
     onLost: (channel) => {
       if (lost.add(channel).size === CHANNELS.length) all.resolve();
     },
@@ -88,6 +92,29 @@ it("the end of a connection is reported, and another one is made", async () => {
     for (const socket of listener.connections) socket.destroy();
     await all.promise;
     await listener.hasConnections(CHANNELS.length);
+  } finally {
+    await channels.close();
+  }
+});
+
+it("what a kernel does not read of what it is sent is counted", async () => {
+  await using listener = await startListener();
+  let ends = 0;
+  const channels = new ZeromqChannels({
+    ports: listener.ports,
+    address: ADDRESS,
+    identity: "kernel",
+    maxMessageBytes: 1_000_000,
+    held: new MemoryRoom(2 ** 20).open({ tenant: "t", sandbox: "s", giveUp: () => void (ends += 1) }),
+    onLost: () => undefined,
+  });
+  try {
+    // Nobody answers the handshake, so they stay here.
+    const sent = Array.from({ length: 30 }, () => channels.send("shell", [Buffer.alloc(50_000)]));
+    const ended = Promise.allSettled(sent);
+    assert.equal(ends, 1);
+    await channels.close();
+    assert.equal((await ended).at(-1)?.status, "rejected");
   } finally {
     await channels.close();
   }

@@ -1,4 +1,4 @@
-import { Semaphore } from "@coppice/core";
+import { type HeldMemory, Semaphore } from "@coppice/core";
 import { Context, Dealer, Subscriber } from "zeromq";
 import type { ChannelName, KernelChannels, KernelChannelsOptions } from "./kernel-channels.js";
 
@@ -21,11 +21,16 @@ interface ZeromqChannelsOptions extends Omit<KernelChannelsOptions, "dial"> {
 export class ZeromqChannels implements KernelChannels {
   readonly #dealers: Readonly<Record<Exclude<ChannelName, "iopub">, Dealer>>;
   readonly #iopub: Subscriber;
+  readonly #held: HeldMemory;
+  readonly #unsent: ReturnType<HeldMemory["place"]>;
+  #unsentBytes = 0;
   #isClosed = false;
   /** ZeroMQ refuses a second send while one waits. */
   readonly #sending = { shell: new Semaphore(), control: new Semaphore(), stdin: new Semaphore() };
 
-  constructor({ identity, maxMessageBytes, address, ports, onLost }: ZeromqChannelsOptions) {
+  constructor({ identity, maxMessageBytes, address, ports, held, onLost }: ZeromqChannelsOptions) {
+    this.#held = held;
+    this.#unsent = held.place();
     const common = {
       context: context(),
       linger: 0,
@@ -36,11 +41,13 @@ export class ZeromqChannels implements KernelChannels {
       // launcher). Without a limit the library would read on, even without a reader here.
       receiveHighWaterMark: WAITING_MESSAGES,
     };
+    // The library deletes the context from what it is given.
+    const asking = { ...common, sendHighWaterMark: WAITING_MESSAGES, routingId: identity };
     this.#dealers = {
-      shell: new Dealer({ ...common, routingId: identity }),
-      control: new Dealer({ ...common, routingId: identity }),
+      shell: new Dealer({ ...asking }),
+      control: new Dealer({ ...asking }),
       // The same identity as on shell: a kernel sends its input requests to the sender of the cell.
-      stdin: new Dealer({ ...common, routingId: identity }),
+      stdin: new Dealer({ ...asking }),
     };
     this.#iopub = new Subscriber(common);
     this.#iopub.subscribe();
@@ -53,12 +60,26 @@ export class ZeromqChannels implements KernelChannels {
     }
   }
 
-  send(channel: Exclude<ChannelName, "iopub">, frames: readonly Buffer[]): Promise<void> {
-    return this.#sending[channel].run(() => this.#dealers[channel].send([...frames]));
+  async send(channel: Exclude<ChannelName, "iopub">, frames: readonly Buffer[]): Promise<void> {
+    const bytes = sizeOf(frames);
+    this.#unsent.resize((this.#unsentBytes += bytes));
+    try {
+      await this.#sending[channel].run(() => this.#dealers[channel].send([...frames]));
+    } finally {
+      this.#unsent.resize((this.#unsentBytes -= bytes));
+    }
   }
 
-  receive(channel: ChannelName): AsyncIterable<readonly Buffer[]> {
-    return this.#socket(channel);
+  async *receive(channel: ChannelName): AsyncGenerator<readonly Buffer[]> {
+    let largestBytes = 0;
+    for await (const frames of this.#socket(channel)) {
+      const bytes = sizeOf(frames);
+      largestBytes = Math.max(largestBytes, bytes);
+      using unread = this.#held.place();
+      // The library does not tell what waits behind it.
+      unread.resize(bytes + WAITING_MESSAGES * largestBytes);
+      yield frames;
+    }
   }
 
   async close(): Promise<void> {
@@ -71,4 +92,8 @@ export class ZeromqChannels implements KernelChannels {
   #socket(channel: ChannelName): Dealer | Subscriber {
     return channel === "iopub" ? this.#iopub : this.#dealers[channel];
   }
+}
+
+function sizeOf(frames: readonly Buffer[]): number {
+  return frames.reduce((sum, { length }) => sum + length, 0);
 }

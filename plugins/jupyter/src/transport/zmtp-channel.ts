@@ -2,7 +2,7 @@ import { once } from "node:events";
 import { Socket } from "node:net";
 import type { Duplex } from "node:stream";
 import { setTimeout as delay } from "node:timers/promises";
-import { releaseMemory, Semaphore } from "@coppice/core";
+import { type HeldMemory, isTurnOver, laterTurn, releaseMemory, Semaphore } from "@coppice/core";
 import { zmtpCommand, ZmtpError, zmtpGreeting, zmtpMessage, zmtpReady, ZmtpReader } from "./zmtp.js";
 
 interface ZmtpChannelOptions {
@@ -11,6 +11,8 @@ interface ZmtpChannelOptions {
   readonly identity: string;
   readonly dial: (signal: AbortSignal) => Promise<Duplex>;
   readonly maxMessageBytes: number;
+  /** Counts what is in memory; undefined where messages are small. */
+  readonly held?: HeldMemory;
   readonly onLost: () => void;
   readonly closed: AbortSignal;
 }
@@ -26,16 +28,25 @@ export class ZmtpChannel {
   readonly #closed: AbortSignal;
   #ready = unclaimed();
   readonly #sending = new Semaphore();
+  readonly #unsent: ReturnType<HeldMemory["place"]> | undefined;
+  #unsentBytes = 0;
 
   constructor(options: ZmtpChannelOptions) {
     const { closed } = options;
     this.#options = options;
     this.#closed = closed;
+    this.#unsent = options.held?.place();
     closed.addEventListener("abort", () => this.#ready.reject(closed.reason), { once: true });
   }
 
-  send(frames: readonly Buffer[]): Promise<void> {
-    return this.#sending.run(() => this.#send(frames));
+  async send(frames: readonly Buffer[]): Promise<void> {
+    const bytes = sizeOf(frames);
+    this.#unsent?.resize((this.#unsentBytes += bytes));
+    try {
+      await this.#sending.run(() => this.#send(frames));
+    } finally {
+      this.#unsent?.resize((this.#unsentBytes -= bytes));
+    }
   }
 
   async *receive(): AsyncGenerator<readonly Buffer[], void, undefined> {
@@ -78,19 +89,22 @@ export class ZmtpChannel {
   }
 
   async *#read(stream: Duplex): AsyncGenerator<readonly Buffer[], void, undefined> {
-    const { socketType, identity } = this.#options;
+    const { held, identity, maxMessageBytes, socketType } = this.#options;
     const abort = (): void => void stream.destroy();
     const tooSlow = setTimeout(abort, HANDSHAKE_MS);
     let isReady = false;
+    using message = held?.place();
+    const reader = new ZmtpReader({ maxMessageBytes, drop: releaseMemory });
     this.#closed.addEventListener("abort", abort, { once: true });
     // The end of the read below reports the failure.
     stream.on("error", () => undefined);
     try {
       if (this.#closed.aborted) return;
       stream.write(zmtpGreeting());
-      const reader = new ZmtpReader(this.#options);
       for await (const chunk of stream as AsyncIterable<Buffer>) {
         for (const event of reader.read(chunk)) {
+          // One signal for all channels of a kernel.
+          if (isTurnOver()) await laterTurn(this.#closed);
           if (event.kind === "greeting") stream.write(zmtpReady(socketType, identity));
           else if (event.kind === "command") {
             // Answers pings only while the peer reads.
@@ -102,15 +116,19 @@ export class ZmtpChannel {
               clearTimeout(tooSlow);
               this.#isOpen(stream);
             }
-          } else if (isReady) yield event.frames;
-          else throw new ZmtpError("a message before the handshake was over");
+          } else if (isReady) {
+            message?.resize(sizeOf(event.frames));
+            yield event.frames;
+          } else throw new ZmtpError("a message before the handshake was over");
         }
+        message?.resize(reader.openBytes);
         releaseMemory(chunk);
       }
     } finally {
       clearTimeout(tooSlow);
       this.#closed.removeEventListener("abort", abort);
       stream.destroy();
+      reader.end();
       // Messages for a failed connection wait for the next one.
       if (isReady && !this.#closed.aborted) this.#ready = unclaimed();
     }
@@ -122,6 +140,10 @@ export class ZmtpChannel {
       for (const piece of zmtpMessage([SUBSCRIBE_TO_ALL])) stream.write(piece);
     this.#ready.resolve(stream);
   }
+}
+
+function sizeOf(frames: readonly Buffer[]): number {
+  return frames.reduce((sum, { length }) => sum + length, 0);
 }
 
 /** Without a waiter, a rejection must not be unhandled. */

@@ -5,11 +5,13 @@ import { describe, it } from "node:test";
 import type { ChannelName } from "./kernel-channels.js";
 import { ZmtpChannels } from "./zmtp-channels.js";
 import { zmtpGreeting, zmtpMessage, ZmtpReader } from "./zmtp.js";
+import { ampleRoom } from "../testing/ample-room.js";
+import { MemoryRoom } from "@coppice/core";
 
 const READY = Buffer.from([4, 6, 5, ...Buffer.from("READY")]);
 
 /** The kernel's side of one channel, and channels that are connected to it. */
-async function startPeer() {
+async function startPeer(held = ampleRoom()) {
   const connections: Socket[] = [];
   /** Our ends of them. */
   const dialled: Socket[] = [];
@@ -33,6 +35,7 @@ async function startPeer() {
     },
     identity: "me",
     maxMessageBytes: 1_000_000,
+    held,
     onLost: (channel) => lost.push(channel),
   });
   return {
@@ -168,5 +171,20 @@ describe("channels over ZMTP", () => {
       `the kernel has ${socket.writableLength} bytes left to send`,
     );
     for (let taken = 1; taken < sent; taken++) assert.equal((await received.next()).done, false);
+  });
+
+  it("count what a kernel does not read of what it is sent, however small its pieces are", async () => {
+    let ends = 0;
+    const room = new MemoryRoom(4 * 2 ** 20);
+    await using peer = await startPeer(
+      room.open({ tenant: "t", sandbox: "s", giveUp: () => void (ends += 1) }),
+    );
+    // Never ready, so everything waits.
+    const waiting = Array.from({ length: 80 }, () => peer.channels.send("shell", [Buffer.alloc(50_000)]));
+    for (const each of waiting) each.catch(() => undefined);
+    assert.equal(ends, 0);
+    waiting.push(...Array.from({ length: 10 }, () => peer.channels.send("shell", [Buffer.alloc(50_000)])));
+    for (const each of waiting) each.catch(() => undefined);
+    assert.equal(ends, 1);
   });
 });

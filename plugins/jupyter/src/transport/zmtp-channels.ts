@@ -7,12 +7,13 @@ export class ZmtpChannels implements KernelChannels {
   readonly #closed = new AbortController();
   readonly #channels: Readonly<Record<ChannelName, ZmtpChannel>>;
 
-  constructor({ ports, dial, identity, maxMessageBytes, onLost }: KernelChannelsOptions) {
+  constructor({ ports, dial, held, identity, maxMessageBytes, onLost }: KernelChannelsOptions) {
     const open = (name: ChannelName): ZmtpChannel =>
       new ZmtpChannel({
         ...(name === "iopub" ? { socketType: "SUB", identity: "" } : { socketType: "DEALER", identity }),
         dial: (signal) => dial(ports[name], signal),
         maxMessageBytes,
+        held,
         onLost: () => onLost(name),
         closed: this.#closed.signal,
       });

@@ -82,16 +82,29 @@ function frameHeader(flags: number, size: number): Buffer {
   return header;
 }
 
+interface ZmtpReaderOptions {
+  readonly maxMessageBytes: number;
+  readonly drop?: (bytes: Buffer) => void;
+}
+
 /** Parses a peer's bytes, split in any way. Returned buffers are copies. */
 export class ZmtpReader {
   readonly #maxMessageBytes: number;
+  readonly #drop: (bytes: Buffer) => void;
   readonly #events = this.#parse();
   #chunk: Buffer = Buffer.alloc(0);
   #at = 0;
+  #openBytes = 0;
 
-  /** @param options `maxMessageBytes`: limit of all frames of one message together. */
-  constructor({ maxMessageBytes }: { readonly maxMessageBytes: number }) {
+  /** @param options `maxMessageBytes`: limit of all frames of one message together. `drop` frees memory. */
+  constructor({ maxMessageBytes, drop = () => undefined }: ZmtpReaderOptions) {
     this.#maxMessageBytes = maxMessageBytes;
+    this.#drop = drop;
+  }
+
+  /** Bytes of the message that is not complete yet, as far as they have arrived. */
+  get openBytes(): number {
+    return this.#openBytes;
   }
 
   /** Events that the next bytes complete, in order. Consume it before the next call. @throws ZmtpError for good. */
@@ -102,44 +115,68 @@ export class ZmtpReader {
       yield value;
   }
 
+  /** Frees the message that is not complete yet. No bytes follow. */
+  end(): void {
+    this.#events.return(undefined);
+  }
+
   /** Yields undefined where it needs the next chunk. */
   *#parse(): Generator<ZmtpEvent | undefined, undefined> {
     checkGreeting(yield* this.#take(GREETING_BYTES));
+    this.#openBytes = 0;
     yield { kind: "greeting" };
+    for (;;) yield* this.#message();
+  }
+
+  *#message(): Generator<ZmtpEvent | undefined, void> {
     let frames: Buffer[] = [];
     let messageBytes = 0;
-    for (;;) {
-      const [flags = 0] = yield* this.#take(1);
-      const header = yield* this.#take((flags & LONG) === 0 ? 1 : 8);
-      const size = (flags & LONG) === 0 ? header.readUInt8() : Number(header.readBigUInt64BE());
-      if (flags > (MORE | LONG | COMMAND)) throw new ZmtpError(`flags ${flags}`);
-      if ((flags & COMMAND) !== 0) {
-        if (size > MAX_COMMAND_BYTES || (flags & MORE) !== 0 || frames.length > 0)
-          throw new ZmtpError("an unusable command");
-        yield commandIn(yield* this.#take(size));
-        continue;
+    try {
+      for (let isMore = true; isMore;) {
+        const [flags = 0] = yield* this.#take(1);
+        const header = yield* this.#take((flags & LONG) === 0 ? 1 : 8);
+        const size = (flags & LONG) === 0 ? header.readUInt8() : Number(header.readBigUInt64BE());
+        if (flags > (MORE | LONG | COMMAND)) throw new ZmtpError(`flags ${flags}`);
+        if ((flags & COMMAND) !== 0) {
+          if (size > MAX_COMMAND_BYTES || (flags & MORE) !== 0 || frames.length > 0)
+            throw new ZmtpError("an unusable command");
+          const command = commandIn(yield* this.#take(size));
+          this.#openBytes = 0;
+          yield command;
+          return;
+        }
+        messageBytes += size;
+        if (messageBytes > this.#maxMessageBytes) throw new ZmtpError("an oversized message");
+        if (frames.length === MAX_FRAMES) throw new ZmtpError("too many frames");
+        frames.push(yield* this.#take(size));
+        isMore = (flags & MORE) !== 0;
       }
-      messageBytes += size;
-      if (messageBytes > this.#maxMessageBytes) throw new ZmtpError("an oversized message");
-      if (frames.length === MAX_FRAMES) throw new ZmtpError("too many frames");
-      frames.push(yield* this.#take(size));
-      if ((flags & MORE) !== 0) continue;
-      yield { kind: "message", frames };
+      const whole = frames;
+      // Its reader's from here on.
       frames = [];
-      messageBytes = 0;
+      this.#openBytes = 0;
+      yield { kind: "message", frames: whole };
+    } finally {
+      for (const frame of frames) this.#drop(frame);
     }
   }
 
   *#take(size: number): Generator<undefined, Buffer> {
     // The system provides memory only as data arrive, not for the announced size.
     const bytes = Buffer.allocUnsafe(size);
-    for (let filled = 0; filled < size;) {
-      if (this.#at === this.#chunk.length) yield undefined;
-      const taken = this.#chunk.copy(bytes, filled, this.#at);
-      filled += taken;
-      this.#at += taken;
+    let filled = 0;
+    try {
+      while (filled < size) {
+        if (this.#at === this.#chunk.length) yield undefined;
+        const taken = this.#chunk.copy(bytes, filled, this.#at);
+        filled += taken;
+        this.#openBytes += taken;
+        this.#at += taken;
+      }
+      return bytes;
+    } finally {
+      if (filled < size) this.#drop(bytes);
     }
-    return bytes;
   }
 }
 

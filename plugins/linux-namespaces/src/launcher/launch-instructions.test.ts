@@ -9,7 +9,7 @@ it("a sandbox joins its control groups once its directories are made, and before
     hasLayers: false,
     paths: { layers: "/state/one/layers", mountPoint: "/state/one/root" },
     template: { binds: [], lowers: ["/lower"], overlays: [{ lowers: ["/other"], target: "/opt" }] },
-    volumes: [{ source: "/volume", target: "/data", readOnly: false }],
+    volumes: [{ id: "v", source: "/volume", target: "/data", readOnly: false, isWatched: false }],
   } as unknown as LaunchedSandbox;
   const words = launchInstructions(sandbox, {
     agent: "/agent",

@@ -1,4 +1,7 @@
+import { randomUUID } from "node:crypto";
+import { availableParallelism } from "node:os";
 import { join } from "node:path";
+import type { VolumeId } from "@coppice/core/backend";
 import type { GroupFile } from "./launcher.js";
 import type { PreparedTemplate, SandboxFacts, SandboxPaths } from "./sandbox-record.js";
 import type { UserNamespace } from "./user-namespace.js";
@@ -21,6 +24,8 @@ export interface LaunchedSandbox {
     readonly unifiedPath: string;
     /** Files of the other groups that the first process writes itself into. */
     readonly joinFiles: readonly string[];
+    /** As `ControlGroup.shownFiles`. */
+    readonly shownFiles: readonly string[] | undefined;
     /** Files that limit the groups. */
     limitFiles(limits: SandboxFacts["limits"]): readonly GroupFile[];
   };
@@ -43,11 +48,14 @@ export interface LaunchOptions {
 
 /** A volume as mounted in a sandbox. */
 export interface MountedVolume {
+  readonly id: VolumeId;
   /** Host path of its data. */
   readonly source: string;
   /** Path inside. */
   readonly target: string;
   readonly readOnly: boolean;
+  /** True where its size is held only by measuring it. */
+  readonly isWatched: boolean;
 }
 
 // Enough for root inside to own files, change users and serve low ports, but no capability that reaches the kernel.
@@ -80,6 +88,8 @@ const DEVICE_LINKS = [
   ["stderr", "fd/2"],
   ["ptmx", "pts/ptmx"],
 ] as const;
+
+const CPU = "sys/devices/system/cpu";
 
 /** Group `tty`. */
 const TERMINALS_GROUP = 5;
@@ -138,6 +148,7 @@ export function launchInstructions(sandbox: LaunchedSandbox, options: LaunchOpti
     ...devices(facts, users),
     ...instruction("null", "/dev/null"),
     ...processes(),
+    ...shownLimits(sandbox),
     // Last, and before any process of the sandbox runs: the places can only be files and directories.
     ...sandbox.volumes.flatMap(({ target, source, readOnly }) =>
       instruction("volume", target, source, `${readOnly ? "r" : ""}sd${mapped}`),
@@ -175,7 +186,7 @@ function rootLayer(
   return [
     ...layerDirectories(layer, hasLayers),
     // An image may lack what is mounted on, or have a link there, which this hides.
-    ...["dev", "proc", "etc"].flatMap((name) => directory(join(upper, name))),
+    ...["dev", "proc", "etc", "sys"].flatMap((name) => directory(join(upper, name))),
     ...instruction("file", join(upper, "etc/hostname"), "644", `${hostname}\n`),
     ...instruction("file", join(upper, "etc/hosts"), "644", hosts),
     ...instruction("file", join(upper, "etc/resolv.conf"), "644", resolvers),
@@ -220,6 +231,44 @@ function devices({ firstId = 0, limits }: SandboxFacts, users: UserNamespace | u
     ...instruction("devpts", "/dev/pts", terminals + group),
     ...directory("/dev/shm"),
     ...instruction("tmpfs", "/dev/shm", "sd", `mode=1777,size=${sharedMemoryMiB}m`),
+  ];
+}
+
+/** Where the files are made that are mounted elsewhere. */
+const SHOWN = "/dev/shm";
+
+/**
+ * Files of `/proc` and `/sys` that show the sandbox's limits and use instead of the host's, and an id of the boot of its
+ * own. The agent keeps those up to date that change: agent/native/shown.c, which expects them in this order.
+ */
+function shownLimits({ paths, facts, group }: LaunchedSandbox): string[] {
+  const file = (name: string, text = ""): string[] => instruction("file", `${SHOWN}/${name}`, "444", text);
+  const cover = (target: string, name: string): string[] =>
+    instruction("cover", target, join(paths.mountPoint, SHOWN, name));
+  const processors = Math.max(1, Math.min(Math.ceil(facts.limits.cpuCount), availableParallelism()));
+  const directories = ["sys", "sys/devices", "sys/devices/system", CPU];
+  const names = Array.from({ length: processors }, (_, index) => `${CPU}/cpu${index}`);
+  return [
+    ...instruction("tmpfs", SHOWN, "sdx", "mode=755,size=2m"),
+    ...file("boot_id", `${randomUUID()}\n`),
+    ...cover("/proc/sys/kernel/random/boot_id", "boot_id"),
+    ...(group.shownFiles === undefined
+      ? []
+      : [
+          ...[...directories, ...names].flatMap((name) => directory(`${SHOWN}/${name}`)),
+          ...["meminfo", "cpuinfo", "stat", `${CPU}/online`].flatMap((name) => file(name)),
+          ...["possible", "present"].flatMap((name) => ["link", `${SHOWN}/${CPU}/${name}`, "online"]),
+          ...file("swaps", "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n"),
+          ...[...group.shownFiles, "/proc/cpuinfo", "/proc/stat"].flatMap((path) =>
+            instruction("keep", path, "r"),
+          ),
+          ...["meminfo", "cpuinfo", "stat", `${CPU}/online`].flatMap((name) =>
+            instruction("keep", `${SHOWN}/${name}`, "w"),
+          ),
+          ...["meminfo", "cpuinfo", "stat", "swaps"].flatMap((name) => cover(`/proc/${name}`, name)),
+          ...cover("/sys", "sys"),
+        ]),
+    ...instruction("detach", SHOWN),
   ];
 }
 

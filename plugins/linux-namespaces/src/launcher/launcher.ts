@@ -3,6 +3,7 @@ import { once } from "node:events";
 import { Socket } from "node:net";
 import { SandboxError } from "@coppice/core";
 import type { UserNamespace } from "./user-namespace.js";
+import { REASONS } from "../reasons.js";
 
 const OPERATIONS = {
   lock: 1,
@@ -42,6 +43,13 @@ export interface GroupFile {
   readonly text: string;
   /** True for a file that some kernels do not have. */
   readonly isOptional: boolean;
+}
+
+/** Files of a directory, as far as they were looked at. */
+export interface Measurement {
+  readonly bytes: number;
+  /** True when names changed meanwhile: what was moved may not be counted. */
+  readonly hasChanged: boolean;
 }
 
 /** What has to exist before a sandbox is launched. */
@@ -186,6 +194,17 @@ export class Launcher {
   }
 
   /**
+   * Measures the files of a directory.
+   * @param entries the maximum of them that are looked at.
+   * @param processes file of the processes whose removed files count, too.
+   */
+  async measure(directory: string, entries: number, processes?: string): Promise<Measurement> {
+    const parameters = processes === undefined ? [entries] : [entries, processes];
+    const [bytes, changed] = (await this.disk("measure", directory, ...parameters)).split(" ");
+    return { bytes: Number(bytes), hasChanged: changed !== undefined };
+  }
+
+  /**
    * Opens a connection to a loopback port in the network of a sandbox.
    * @throws Error with the reason of the kernel, or the signal's.
    */
@@ -196,7 +215,7 @@ export class Launcher {
     let timer: NodeJS.Timeout | undefined;
     const expect = (): void => {
       // It never arrives at a server without a free descriptor.
-      const lost = new SandboxError("launcher_unavailable", "the connection did not arrive");
+      const lost = new SandboxError(REASONS.launcher_unavailable, "the connection did not arrive");
       if (this.#connecting.has(number)) timer = setTimeout(reject, ARRIVAL_MS, lost);
     };
     const abandon = (): void => reject(signal.reason);
@@ -268,7 +287,7 @@ export class Launcher {
     operation: Operation,
     texts: readonly string[],
   ): { readonly number: number; readonly answer: Promise<readonly string[]> } {
-    if (this.#isClosed) throw new SandboxError("launcher_unavailable", "the launcher was closed");
+    if (this.#isClosed) throw new SandboxError(REASONS.launcher_unavailable, "the launcher was closed");
     const parts = texts.map((text) => Buffer.from(text));
     const length = parts.reduce((sum, part) => sum + 4 + part.byteLength, HEADER_BYTES);
     if (length > FRAME_LIMIT_BYTES || parts.some((part) => part.includes(0))) {
@@ -319,7 +338,7 @@ export class Launcher {
 
   #lose(error: Error): void {
     this.#running = undefined;
-    const lost = new SandboxError("launcher_unavailable", `the launcher has ended: ${error.message}`, {
+    const lost = new SandboxError(REASONS.launcher_unavailable, `the launcher has ended: ${error.message}`, {
       cause: error,
     });
     for (const waiting of this.#waiting.values()) waiting.reject(lost);

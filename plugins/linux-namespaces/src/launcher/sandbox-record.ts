@@ -53,6 +53,8 @@ const sandboxFacts = z
     network: z.number().optional(),
     /** True when that network has, or had, own rules. */
     isRestricted: z.boolean().optional(),
+    /** Volumes that it may write to, and that no quota holds. */
+    watchedVolumes: names.optional(),
   })
   .readonly();
 

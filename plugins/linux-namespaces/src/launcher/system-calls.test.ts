@@ -31,9 +31,9 @@ libc = ctypes.CDLL(None, use_errno=True)
 libc.ioctl.argtypes = (ctypes.c_int, ctypes.c_ulong, ctypes.c_void_p)
 def tell(name, result):
     print(name, "ok" if result >= 0 else errno.errorcode[ctypes.get_errno()])
-def tell_socket(name, family, protocol):
+def tell_socket(name, family, protocol, kind=socket.SOCK_DGRAM):
     try:
-        socket.socket(family, socket.SOCK_DGRAM, protocol).close()
+        socket.socket(family, kind, protocol).close()
         print(name, "ok")
     except OSError as error:
         print(name, errno.errorcode[error.errno])
@@ -50,6 +50,12 @@ for name, family, protocol in (
     ("kobject_uevent", 16, 15), ("netfilter", 16, 12), ("crypto", 16, 21), ("alg", 38, 0), ("vsock", 40, 0),
 ):
     tell_socket(name, family, protocol)
+for name, kind, protocol in (
+    ("tcp", 1, 6), ("tcp, cloexec", 1 | socket.SOCK_CLOEXEC, 0), ("udp", 2, 17), ("ping", 2, 1), ("mptcp", 1, 262), ("sctp", 1, 132),
+    ("sctp by kind", 5, 0), ("dccp", 6, 33), ("dccp by kind", 6, 0), ("l2tp", 2, 115), ("udplite", 2, 136),
+):
+    tell_socket(name, 2, protocol, kind)
+    if name != "ping": tell_socket(name + " over IPv6", 10, protocol, kind)
 tell("fixed addresses", libc.personality(0x40000))
 tell("mmap at zero", libc.personality(0x100000))
 tell("own directory", libc.unshare(0x200))
@@ -86,7 +92,11 @@ with ZipFile("/tmp/made-1-py3-none-any.whl", "w") as wheel:
 const COMMIT = "-c user.name=one -c user.email=one@example.org commit --allow-empty -m one";
 const HEADLESS = "--headless --no-sandbox --disable-gpu --dump-dom";
 
-const ANSWERS = {
+/** Of sockets of both internet families. */
+const answersOf = (names: readonly string[], answer: string) =>
+  Object.fromEntries(names.flatMap((name) => [name, `${name} over IPv6`]).map((name) => [name, answer]));
+
+const ANSWERS: Readonly<Record<string, string>> = {
   "SETFLAGS": "EPERM",
   "SETFLAGS32": "EPERM",
   "FSSETXATTR": "EPERM",
@@ -102,6 +112,12 @@ const ANSWERS = {
   "crypto": "EPROTONOSUPPORT",
   "alg": "EAFNOSUPPORT",
   "vsock": "EAFNOSUPPORT",
+  ...answersOf(["tcp", "tcp, cloexec", "udp"], "ok"),
+  "ping": "ok",
+  ...answersOf(
+    ["mptcp", "sctp", "sctp by kind", "dccp", "dccp by kind", "l2tp", "udplite"],
+    "EPROTONOSUPPORT",
+  ),
   "fixed addresses": "ok",
   "mmap at zero": "EPERM",
   "own directory": "ok",

@@ -20,7 +20,14 @@ describe(
     it("are as isolated, limited and durable as root's", withIds, async (context) => {
       await compileForAll();
       await using user = await makeOrdinaryUser();
-      const names = ["isolation", "namespace-sandbox", "recovery", "images", "hostile-images"];
+      const names = [
+        "isolation",
+        "shown-limits",
+        "namespace-sandbox",
+        "recovery",
+        "images",
+        "hostile-images",
+      ];
       const files = [...names, "launcher/confined-program", "network/inside-connections"].map(
         (name) => `${name}.test.js`,
       );

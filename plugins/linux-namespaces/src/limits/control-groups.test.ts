@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
+import { mkdir, mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { describe, it } from "node:test";
@@ -49,12 +49,45 @@ describe("control groups of version 2", { concurrency: 1 }, () => {
         cpuMicros: 1234,
         memoryBytes: 2 * 2 ** 20,
         memoryCacheBytes: 8192,
-        outOfMemoryKills: 2,
       });
+      await writeFile(join(path, "pids.events"), "max 4\n");
+      assert.deepEqual(group.shortageCounts(), { memory: 2, processes: 4 });
+      assert.equal(group.clock, "usage_usec 1234");
     } finally {
       await rm(path, { recursive: true });
     }
   });
+
+  it(
+    "the clock of a group is read again only once the time of all groups has moved",
+    { timeout: 60_000 },
+    async () => {
+      const above = await mkdtemp(join(tmpdir(), "coppice-group-"));
+      try {
+        const own = join(above, "own");
+        await mkdir(own);
+        const set = async (all: string, text: string): Promise<void> => {
+          await writeFile(join(own, "cpuacct.usage"), text);
+          await writeFile(join(above, "cpuacct.usage"), all);
+        };
+        const group = new ControlGroup({ cpuacct: { version: 1, path: own } });
+        const recent = (): string | undefined => group.recentClock;
+        await set("10", "5");
+        assert.equal(recent(), "5");
+        await set("12", "7");
+        while (recent() !== "7") await sleep(1);
+        // No kernel counts so: the text shows that it was not read.
+        await set("12", "9");
+        assert.equal(group.clock, "9");
+        await sleep(50);
+        assert.equal(recent(), "7");
+        await rm(join(above, "cpuacct.usage"));
+        while (recent() !== "9") await sleep(1);
+      } finally {
+        await rm(above, { recursive: true });
+      }
+    },
+  );
 
   it("a sandbox whose processes wait for the disk is frozen after their wait", async () => {
     const path = await mkdtemp(join(tmpdir(), "coppice-group-"));

@@ -1,9 +1,12 @@
 import { access, constants, mkdir, readFile, readdir, rmdir, writeFile } from "node:fs/promises";
 import { basename, dirname, join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
-import { SandboxError } from "@coppice/core";
+import { ignoring, readAtOnce } from "@coppice/core/backend";
+import { SandboxError, MEBIBYTE } from "@coppice/core";
 import { canAccess } from "../launcher/can-access.js";
 import type { GroupFile } from "../launcher/launcher.js";
+import { GroupClock } from "./group-clock.js";
+import { REASONS } from "../reasons.js";
 
 /** Controllers that measure and limit a sandbox. `cpuacct` is part of `cpu` in version 2. */
 export type Controller = "memory" | "cpu" | "cpuacct" | "pids" | "freezer";
@@ -32,12 +35,9 @@ export interface GroupUsage {
   readonly cpuMicros: number | undefined;
   readonly memoryBytes: number | undefined;
   readonly memoryCacheBytes: number | undefined;
-  /** Processes that the kernel killed at the memory limit. */
-  readonly outOfMemoryKills: number;
 }
 
 const CPU_PERIOD_MICROS = 100_000;
-const MEBIBYTE = 2 ** 20;
 /** Group of the server itself below a delegated group; the systemd unit uses the same name. */
 const SUPERVISOR = "supervisor";
 const REMOVE_ATTEMPTS = 50;
@@ -118,9 +118,12 @@ export class ControlGroups {
 /** The control groups of one sandbox. */
 export class ControlGroup {
   readonly record: GroupRecord;
+  readonly #clock: GroupClock;
 
   constructor(record: GroupRecord) {
     this.record = record;
+    const { cpu, cpuacct } = record;
+    this.#clock = cpu?.version === 2 ? new GroupClock(cpu.path, 2) : new GroupClock(cpuacct?.path, 1);
   }
 
   get paths(): readonly string[] {
@@ -168,7 +171,7 @@ export class ControlGroup {
     const isRaised = limits.memoryMiB * MEBIBYTE > (number(before) ?? Number.POSITIVE_INFINITY);
     for (const { path, text, isOptional } of this.limitFiles(limits, isRaised)) {
       const written = writeFile(path, text, { flag: "r+" });
-      await (isOptional ? written.catch(ignoreMissing) : written);
+      await (isOptional ? written.catch(ignoring("ENOENT")) : written);
     }
   }
 
@@ -189,19 +192,58 @@ export class ControlGroup {
 
   async usage(): Promise<GroupUsage> {
     const { memory, cpu, cpuacct } = this.record;
-    const [cpuText, memoryText, memoryStatistics, memoryEvents] = await Promise.all([
+    const [cpuText, memoryText, memoryStatistics] = await Promise.all([
       cpu?.version === 2 ? read(cpu.path, "cpu.stat") : read(cpuacct?.path, "cpuacct.usage"),
       read(memory?.path, memory?.version === 2 ? "memory.current" : "memory.usage_in_bytes"),
       read(memory?.path, "memory.stat"),
-      read(memory?.path, memory?.version === 2 ? "memory.events" : "memory.oom_control"),
     ]);
     const cpuMicros = cpu?.version === 2 ? field(cpuText, "usage_usec") : number(cpuText, 1_000);
     return {
       cpuMicros,
       memoryBytes: number(memoryText),
       memoryCacheBytes: field(memoryStatistics, memory?.version === 2 ? "file" : "total_cache"),
-      outOfMemoryKills: field(memoryEvents, "oom_kill") ?? 0,
     };
+  }
+
+  /**
+   * Files of the host that tell the limits and the use of memory and processors: limit, use and parts of memory, quota
+   * and use of time. Undefined without these limits.
+   */
+  get shownFiles(): readonly string[] | undefined {
+    const { memory, cpu, cpuacct } = this.record;
+    if (memory === undefined || cpu === undefined) return undefined;
+    const ofMemory =
+      memory.version === 2
+        ? ["memory.max", "memory.current"]
+        : ["memory.limit_in_bytes", "memory.usage_in_bytes"];
+    const used = cpuacct === undefined ? "/dev/null" : join(cpuacct.path, "cpuacct.usage");
+    return [
+      ...[...ofMemory, "memory.stat"].map((name) => join(memory.path, name)),
+      ...(cpu.version === 2
+        ? [join(cpu.path, "cpu.max"), join(cpu.path, "cpu.stat")]
+        : [join(cpu.path, "cpu.cfs_quota_us"), used]),
+    ];
+  }
+
+  /**
+   * Processor time that its processes have used until now, as the kernel's text: equal texts mean that none has run in
+   * between. Undefined where it is unknown.
+   */
+  get clock(): string | undefined {
+    return this.#clock.now();
+  }
+
+  /** As `clock`, or as it was a few milliseconds ago: less is read where no sandbox does anything. */
+  get recentClock(): string | undefined {
+    return this.#clock.recent();
+  }
+
+  /** Processes that the kernel killed at the limit of memory, and processes that it refused at theirs, so far. */
+  shortageCounts(): Readonly<Record<"memory" | "processes", number>> {
+    const { memory, pids } = this.record;
+    const ofMemory = fileAtOnce(memory?.path, memory?.version === 2 ? "memory.events" : "memory.oom_control");
+    const ofProcesses = fileAtOnce(pids?.path, "pids.events");
+    return { memory: field(ofMemory, "oom_kill") ?? 0, processes: field(ofProcesses, "max") ?? 0 };
   }
 
   async freeze(): Promise<void> {
@@ -219,7 +261,7 @@ export class ControlGroup {
 
   async #setFrozen(isFrozen: boolean): Promise<void> {
     const freezer = this.record["freezer"];
-    if (freezer === undefined) throw new SandboxError("freezer_missing", "there is no freezer");
+    if (freezer === undefined) throw new SandboxError(REASONS.freezer_missing, "there is no freezer");
     const [file, text] =
       freezer.version === 2
         ? ["cgroup.freeze", isFrozen ? "1" : "0"]
@@ -386,6 +428,10 @@ async function read(directory: string | undefined, file: string): Promise<string
   return directory === undefined ? undefined : readFile(join(directory, file), "utf8").catch(() => undefined);
 }
 
+function fileAtOnce(directory: string | undefined, file: string): string | undefined {
+  return directory === undefined ? undefined : readAtOnce(join(directory, file));
+}
+
 function number(text: string | undefined, divisor = 1): number | undefined {
   return text === undefined ? undefined : Number(text) / divisor;
 }
@@ -394,8 +440,4 @@ function number(text: string | undefined, divisor = 1): number | undefined {
 function field(text: string | undefined, name: string): number | undefined {
   const line = text?.split("\n").find((each) => each.startsWith(`${name} `));
   return line === undefined ? undefined : Number(line.slice(name.length + 1));
-}
-
-function ignoreMissing(error: NodeJS.ErrnoException): void {
-  if (error.code !== "ENOENT") throw error;
 }

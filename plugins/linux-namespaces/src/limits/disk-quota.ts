@@ -31,15 +31,14 @@ export class DiskQuota {
     return this.#measuring;
   }
 
-  /** The last measurement, which is still true. */
-  confirm(): number {
+  /** The last measurement is still true. */
+  confirm(): void {
     this.#measuredAtMs = performance.now();
-    return this.#usedBytes;
   }
 
   /** Passes data on while there is room. @throws SandboxError resource_exhausted */
   async *admit(data: AsyncIterable<Uint8Array>): AsyncGenerator<Uint8Array> {
-    if (performance.now() - this.#measuredAtMs > this.#options.maximumAgeMs) await this.measure();
+    if (this.#isOld) await this.measure();
     let admittedBytes = 0;
     try {
       for await (const chunk of data) {
@@ -52,6 +51,23 @@ export class DiskQuota {
     } finally {
       this.#unfinishedBytes -= admittedBytes;
     }
+  }
+
+  /** Runs a write of so many bytes while there is room for them. @throws SandboxError resource_exhausted */
+  async admitWhole<T>(bytes: number, write: () => Promise<T>): Promise<T> {
+    if (this.#isOld) await this.measure();
+    this.#unfinishedBytes += bytes;
+    this.#usedBytes += bytes;
+    try {
+      if (this.#usedBytes > this.limitBytes) await this.#requireRoom();
+      return await write();
+    } finally {
+      this.#unfinishedBytes -= bytes;
+    }
+  }
+
+  get #isOld(): boolean {
+    return performance.now() - this.#measuredAtMs > this.#options.maximumAgeMs;
   }
 
   async #requireRoom(): Promise<void> {
@@ -70,11 +86,16 @@ export class DiskQuota {
 
 /** Wraps files so that writes stay within a quota. */
 export function filesWithQuota(files: Files, quota: DiskQuota): Files {
+  const writeWhole = files.writeWhole?.bind(files);
   return {
     stat: (path) => files.stat(path),
     list: (path, depth) => files.list(path, depth),
     read: (path) => files.read(path),
     write: (path, data, options) => files.write(path, quota.admit(data), options),
+    ...(writeWhole && {
+      writeWhole: (path, content, options) =>
+        quota.admitWhole(content.byteLength, () => writeWhole(path, content, options)),
+    }),
     makeDir: (path, options) => files.makeDir(path, options),
     move: (source, destination, options) => files.move(source, destination, options),
     remove: (path) => files.remove(path),

@@ -13,7 +13,7 @@ export interface Watched {
 
 interface Known {
   usedBytes: number;
-  /** Free bytes of the file system at the last measurement. */
+  /** Free bytes of the file system at the last measurement, with those of its free inodes. */
   freeBytes: number;
   atMs: number;
   isBusy: boolean;
@@ -21,9 +21,15 @@ interface Known {
 
 /** Interval of statfs(2), which costs almost nothing. */
 const POLL_INTERVAL_MS = 250;
+/** Interval of a look at all sandboxes, whose limits may have changed. */
+const LOOK_INTERVAL_MS = 1_000;
 /** Maximum age of a measurement: space that one sandbox frees hides what another one takes. */
 const MAX_MEASUREMENT_AGE_MS = 60_000;
 const AT_ONCE = 4;
+/** Least that a file counts as; native/disk.c. */
+const ENTRY_BYTES = 4_096;
+
+const ANY_TIME = { freeBytes: Infinity, atMs: -Infinity };
 
 /**
  * Ends sandboxes that exceed their disk limit on a file system without quotas. A measurement looks at every file, so a
@@ -37,6 +43,8 @@ export class DiskWatch {
   #timer: NodeJS.Timeout | undefined;
   #isLooking = false;
   #busy = 0;
+  /** Until that moment, and while more than that is free, no sandbox is due to be measured. */
+  #nextDue = ANY_TIME;
 
   constructor(directory: string, log: Logger) {
     this.#directory = directory;
@@ -47,6 +55,7 @@ export class DiskWatch {
   add(watched: Watched, isNew: boolean): void {
     const [usedBytes, atMs] = isNew ? [0, performance.now()] : [Infinity, -Infinity];
     this.#known.set(watched, { usedBytes, freeBytes: NaN, atMs, isBusy: false });
+    this.#nextDue = ANY_TIME;
     this.#timer ??= setInterval(() => void this.#look(), POLL_INTERVAL_MS).unref();
     // Reads the free space before any process of the sandbox can write.
     void this.#look();
@@ -64,15 +73,24 @@ export class DiskWatch {
     this.#isLooking = true;
     try {
       const freeBytes = await this.#free();
+      const nowMs = performance.now();
+      if (freeBytes > this.#nextDue.freeBytes && nowMs < this.#nextDue.atMs) return;
+      const nextDue = { freeBytes: -Infinity, atMs: nowMs + LOOK_INTERVAL_MS };
+      this.#nextDue = nextDue;
       const due: { readonly watched: Watched; readonly known: Known; readonly beyondBytes: number }[] = [];
       for (const [watched, known] of this.#known) {
         if (Number.isNaN(known.freeBytes)) known.freeBytes = freeBytes;
-        const beyondBytes = known.freeBytes - freeBytes - (watched.limitBytes - known.usedBytes);
-        const isOld = performance.now() - known.atMs > MAX_MEASUREMENT_AGE_MS;
+        const dueBelowBytes = known.freeBytes - (watched.limitBytes - known.usedBytes);
+        const beyondBytes = dueBelowBytes - freeBytes;
+        const isOld = nowMs - known.atMs > MAX_MEASUREMENT_AGE_MS;
+        nextDue.freeBytes = Math.max(nextDue.freeBytes, dueBelowBytes);
+        nextDue.atMs = Math.min(nextDue.atMs, known.atMs + MAX_MEASUREMENT_AGE_MS);
         if (!known.isBusy && (beyondBytes >= 0 || isOld)) due.push({ watched, known, beyondBytes });
       }
       due.sort((one, other) => other.beyondBytes - one.beyondBytes);
-      for (const { watched, known } of due.slice(0, AT_ONCE - this.#busy)) void this.#measure(watched, known);
+      for (const { watched, known } of due.slice(0, AT_ONCE - this.#busy)) {
+        void this.#measure(watched, known, { freeBytes, atMs: nowMs });
+      }
     } catch (error) {
       this.#log.warn({ err: error }, "free space of the disk is unknown");
     } finally {
@@ -80,15 +98,14 @@ export class DiskWatch {
     }
   }
 
-  async #measure(watched: Watched, known: Known): Promise<void> {
+  /** @param before the free bytes before the measurement: what is written meanwhile is counted twice, not missed. */
+  async #measure(watched: Watched, known: Known, before: Pick<Known, "freeBytes" | "atMs">): Promise<void> {
     known.isBusy = true;
     this.#busy++;
     try {
-      // Before the measurement: bytes written meanwhile are counted twice, not missed.
-      const freeBytes = await this.#free();
-      const atMs = performance.now();
       const usedBytes = await watched.measure();
-      Object.assign(known, { freeBytes, atMs, usedBytes });
+      Object.assign(known, { ...before, usedBytes });
+      this.#nextDue = ANY_TIME;
       if (usedBytes > watched.limitBytes && this.#known.has(watched)) {
         this.remove(watched);
         await watched.end(usedBytes);
@@ -96,6 +113,7 @@ export class DiskWatch {
     } catch (error) {
       // The sandbox may have ended.
       Object.assign(known, { freeBytes: NaN, atMs: performance.now(), usedBytes: 0 });
+      this.#nextDue = ANY_TIME;
       const fields = { sandbox: watched.id, reason: messageOf(error) };
       if (this.#known.has(watched)) this.#log.warn(fields, "disk usage of the sandbox could not be measured");
     } finally {
@@ -105,7 +123,7 @@ export class DiskWatch {
   }
 
   async #free(): Promise<number> {
-    const { bfree, bsize } = await statfs(this.#directory);
-    return bfree * bsize;
+    const { bfree, bsize, ffree } = await statfs(this.#directory);
+    return bfree * bsize + ffree * ENTRY_BYTES;
   }
 }

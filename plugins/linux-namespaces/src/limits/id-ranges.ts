@@ -1,4 +1,5 @@
 import { SandboxError } from "@coppice/core";
+import { REASONS } from "../reasons.js";
 
 /** Ids of a sandbox, including the accounts that programs expect, such as `nobody`. */
 export const IDS_OF_SANDBOX = 65_536;
@@ -25,7 +26,7 @@ export class IdRanges {
       this.#used.add(first);
       return first;
     }
-    throw new SandboxError("ids_exhausted", "all ids of linux-namespaces.ids are in use");
+    throw new SandboxError(REASONS.ids_exhausted, "all ids of linux-namespaces.ids are in use");
   }
 
   /** Marks a range of an earlier server's sandbox as used. */

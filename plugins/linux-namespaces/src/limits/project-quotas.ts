@@ -1,5 +1,6 @@
 import { SandboxError } from "@coppice/core";
 import type { Launcher } from "../launcher/launcher.js";
+import { REASONS } from "../reasons.js";
 
 /** Far above the numbers that operators write into /etc/projects. */
 const FIRST_PROJECT = 1_600_000_000;
@@ -36,7 +37,7 @@ export class ProjectQuotas {
       this.#used.add(project);
       return project;
     }
-    throw new SandboxError("ids_exhausted", "all projects of the file system are in use");
+    throw new SandboxError(REASONS.ids_exhausted, "all projects of the file system are in use");
   }
 
   /** Marks a project of an earlier server as used. */

@@ -3,6 +3,7 @@ import { createServer } from "node:net";
 import { networkInterfaces } from "node:os";
 import { setTimeout as sleep } from "node:timers/promises";
 import { SandboxError } from "@coppice/core";
+import { REASONS } from "../reasons.js";
 
 const ATTEMPTS = 50;
 const PAUSE_MS = 20;
@@ -16,7 +17,7 @@ const PAUSE_MS = 20;
 export async function claimRange(range: string, prefix: string): Promise<Disposable> {
   const claim = createServer().unref();
   const refuse = (by: string): SandboxError =>
-    new SandboxError("egress_range_in_use", `egressRange ${range} is used by ${by}: set another range`);
+    new SandboxError(REASONS.egress_range_in_use, `egressRange ${range} is used by ${by}: set another range`);
   // A server that is just ending releases it in a moment.
   for (let attempt = 1; ; attempt++) {
     try {

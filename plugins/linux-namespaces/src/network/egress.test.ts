@@ -4,10 +4,11 @@ import { rm } from "node:fs/promises";
 import { createServer } from "node:net";
 import { join } from "node:path";
 import { describe, it } from "node:test";
-import { ALL_TRAFFIC } from "@coppice/core/backend";
+import { ALL_TRAFFIC, type Sandbox } from "@coppice/core/backend";
+import { eventually } from "@coppice/core/testing";
 import { type Internet, openInternet, reasonWithoutEgress } from "../testing/open-internet.js";
 import { openTestBackend, type TestBackend } from "../testing/test-backend.js";
-import { eventually, makeSandbox, reach, runScript } from "../testing/test-sandbox.js";
+import { makeSandbox, reach, runScript } from "../testing/test-sandbox.js";
 
 const SERVER = `
 import socket, sys
@@ -50,6 +51,27 @@ try:
 except OSError:
     print("nothing")
 `;
+/** Sends a datagram from a port, if told to whom, and prints what comes there. */
+const DATAGRAMS = `
+import socket, sys
+port = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+port.bind(("0.0.0.0", 7000))
+port.settimeout(2)
+if len(sys.argv) > 1:
+    port.sendto(b"x", (sys.argv[1], int(sys.argv[2])))
+try:
+    print(port.recv(16).decode())
+except TimeoutError:
+    print("nothing")
+`;
+/** Begins a thousand connections, as connection tracking sees them. */
+const FLOOD = `
+import socket, sys
+port = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+for number in range(20000, 21000):
+    try: port.sendto(b"x", (sys.argv[1], number))
+    except OSError: pass
+`;
 const closed = { allowOut: [], denyOut: [ALL_TRAFFIC] };
 
 async function open(internet: Internet, settings: object = {}): Promise<TestBackend> {
@@ -91,6 +113,23 @@ describe("the network of a sandbox with egress: nat", { skip: reasonWithoutEgres
     );
     await Promise.all(attempts);
     await Promise.all([free, other, shut, allowed].map((sandbox) => sandbox.destroy()));
+    assert.deepEqual(await opened.leaks(), []);
+  });
+
+  it("leads to a blocked service that one sandbox may reach, and no further", async () => {
+    await using internet = await openInternet();
+    const { port } = internet;
+    await using opened = await open(internet);
+    const reaches = [{ address: internet.privateAddress, port }];
+    const first = await makeSandbox(opened.backend, { allowInternetAccess: true, reaches });
+    const other = await makeSandbox(opened.backend, { allowInternetAccess: true });
+    const shut = await makeSandbox(opened.backend, { allowInternetAccess: false, reaches });
+    assert.equal(await reach(first, internet.privateAddress, port), "reached");
+    assert.notEqual(await reach(first, internet.privateAddress, 53), "reached");
+    assert.notEqual(await reach(first, internet.hostAddress, port), "reached");
+    for (const each of [other, shut])
+      assert.notEqual(await reach(each, internet.privateAddress, port), "reached");
+    await Promise.all([first, other, shut].map((sandbox) => sandbox.destroy()));
     assert.deepEqual(await opened.leaks(), []);
   });
 
@@ -219,6 +258,47 @@ while True:
     assert.deepEqual((await runScript(other, `python3 -c '${now}'`)).exit, { code: 0 });
     assert.equal((await waiting).output, "nothing\n");
     await Promise.all([sandbox.destroy(), other.destroy()]);
+    assert.deepEqual(await opened.leaks(), []);
+  });
+
+  it("lets no sandbox fill the kernel's table of connections, nor use up what another one may have", async () => {
+    await using internet = await openInternet();
+    await using opened = await open(internet, { egressConnections: 64 });
+    const [address] = internet.addresses;
+    const make = () => makeSandbox(opened.backend, { allowInternetAccess: true });
+    const [flooding, other] = await Promise.all([make(), make()]);
+    assert.equal(await reach(flooding, address, internet.port), "reached");
+    await runScript(flooding, `python3 -c '${FLOOD}' ${address}`);
+    assert.notEqual(await reach(flooding, address, internet.port), "reached");
+    assert.equal(await reach(other, address, internet.port), "reached");
+    await Promise.all([flooding.destroy(), other.destroy()]);
+    assert.deepEqual(await opened.leaks(), []);
+  });
+
+  it("passes nothing of a former sandbox's connections on to the next one at its address", async () => {
+    await using internet = await openInternet();
+    await using opened = await open(internet);
+    const [address] = internet.addresses;
+    const make = () => makeSandbox(opened.backend, { allowInternetAccess: true });
+    const addressOf = async (sandbox: Sandbox) => (await runScript(sandbox, "hostname -I")).output;
+    const former = await make();
+    const inside = await addressOf(former);
+    const other = await make();
+    const sent = await runScript(former, `python3 -c '${DATAGRAMS}' ${address} ${internet.port}`);
+    assert.equal(sent.output, "again\n");
+    await former.destroy();
+    // The next server begins with the first address again, and adopts the rules.
+    await opened.backend.close();
+    const [adopted] = await opened.backend.recover();
+    assert.equal(adopted?.id, other.id);
+    const next = await make();
+    assert.equal(await addressOf(next), inside);
+    assert.equal((await runScript(next, `python3 -c '${DATAGRAMS}'`)).output, "nothing\n");
+    const own = await runScript(next, `python3 -c '${DATAGRAMS}' ${address} ${internet.port}`);
+    assert.equal(own.output, "again\n");
+    assert.equal(await reach(next, address, internet.port), "reached");
+    assert.equal(await reach(adopted, address, internet.port), "reached");
+    await Promise.all([next.destroy(), adopted.destroy()]);
     assert.deepEqual(await opened.leaks(), []);
   });
 

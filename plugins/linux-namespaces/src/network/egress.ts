@@ -2,7 +2,7 @@ import { readFile, writeFile } from "node:fs/promises";
 import { networkInterfaces } from "node:os";
 import { setInterval } from "node:timers/promises";
 import { type Logger, SandboxError } from "@coppice/core";
-import { ALL_TRAFFIC, type EgressRules, isAddressRange } from "@coppice/core/backend";
+import { ALL_TRAFFIC, type EgressRules, isAddressRange, type Service } from "@coppice/core/backend";
 import type { HostRun, Init, Launcher } from "../launcher/launcher.js";
 import type { Uplink } from "./uplink.js";
 
@@ -11,6 +11,8 @@ export interface EgressSettings {
   readonly range: string;
   /** IPv4 ranges that sandboxes cannot reach. */
   readonly blocked: readonly string[];
+  /** Most connections of a sandbox that the kernel tracks at one time. */
+  readonly connections: number;
 }
 
 export interface EgressOptions {
@@ -34,6 +36,8 @@ const TABLE_PREFIX = "coppice_";
 const FORWARDING_MARK = `${TABLE_PREFIX}forwarding`;
 /** Networks of four addresses, two of them usable, in a /16. Its last 256 addresses are for an uplink. */
 const NETWORKS = 16_320;
+/** Zones of the kernel's connection tracking; 0 is that of all who name none. */
+const ZONES = 65_535;
 /** Interval at which the uplink is checked. */
 const POLL_INTERVAL_MS = 1_000;
 
@@ -53,6 +57,16 @@ export class Egress {
   #looking: Promise<void> | undefined;
   #hostAddresses: readonly string[] = [];
   readonly #used = new Set<number>();
+  /** Where the search for a free network goes on, so that one rests for as long as possible. */
+  #next = 0;
+  /**
+   * Zones of the connections that sandboxes begin. A network gets another zone with the end of its sandbox: the kernel
+   * keeps entries of connections for as long as packets come from outside, and would pass them on to the next one.
+   */
+  #firstZone = 1 + Math.floor(Math.random() * ZONES);
+  readonly #zones = new Map<number, number>();
+  /** Blocked services that sandboxes reach all the same, by network. Those of an earlier server are forgotten. */
+  readonly #services = new Map<number, readonly Service[]>();
   /** Used networks that may have own rules. */
   readonly #restricted = new Set<number>();
 
@@ -72,7 +86,9 @@ export class Egress {
   async open(): Promise<void> {
     await this.#options.uplink?.open();
     await this.#run(["ip", "-Version"]);
+    await this.#readZones();
     await this.#applyRules();
+    await this.#run(["nft", "flush", "set", "inet", this.#table, "services"]);
     if (this.#options.uplink !== undefined) {
       await this.#run(["tee", FORWARDING], "1");
       this.#looking = this.#maintain(this.#options.uplink);
@@ -105,11 +121,17 @@ export class Egress {
     else await this.#options.launcher.run(["nft", "delete", "table", "inet", FORWARDING_MARK]);
   }
 
-  /** Allocates a network for a sandbox. @throws SandboxError resource_exhausted */
-  take(): number {
-    for (let network = 0; network < NETWORKS; network++) {
+  /**
+   * Allocates a network for a sandbox.
+   * @param services those that it reaches although they are blocked. @throws SandboxError resource_exhausted
+   */
+  take(services: readonly Service[] = []): number {
+    for (let count = 0; count < NETWORKS; count++) {
+      const network = this.#next;
+      this.#next = (network + 1) % NETWORKS;
       if (this.#used.has(network)) continue;
       this.#used.add(network);
+      if (services.length > 0) this.#services.set(network, services);
       return network;
     }
     throw new SandboxError("addresses_exhausted", "all networks for sandboxes are in use");
@@ -156,6 +178,18 @@ link set eth0 up
 route add default via ${host}
 `,
     );
+    await this.#changeServices("add", network);
+  }
+
+  async #changeServices(verb: "add" | "delete", network: number): Promise<void> {
+    const services = this.#services.get(network);
+    if (services === undefined) return;
+    const elements = services.map(
+      ({ address, port }) => `"${this.#interface(network)}" . ${address} . ${port}`,
+    );
+    const line = `${verb} element inet ${this.#table} services { ${elements.join(", ")} }\n`;
+    if (verb === "add") await this.#run(["nft", "-f", "-"], line);
+    else await this.#tryTo(["nft", "-f", "-"], line);
   }
 
   /**
@@ -174,7 +208,42 @@ route add default via ${host}
   async disconnect(network: number): Promise<void> {
     // The kernel removes them too, some time after the last process has ended.
     await this.#tryTo(["ip", "link", "delete", this.#interface(network)]);
+    await this.#changeServices("delete", network);
+    this.#services.delete(network);
     if (this.#restricted.has(network)) await this.#unrestrict(network);
+    await this.#renewZone(network);
+  }
+
+  /** Reads the zones that an earlier server gave. */
+  async #readZones(): Promise<void> {
+    const { code, output } = await this.#tryTo(["nft", "list", "table", "inet", this.#table]);
+    if (code !== 0) return;
+    this.#firstZone = Number(/ct original zone set (\d+)/.exec(output)?.[1] ?? this.#firstZone);
+    const [, elements = ""] = /map zones \{[^}]*elements = \{([^}]*)\}/.exec(output) ?? [];
+    for (const [, name = "", zone] of elements.matchAll(/"([^"]+)" : (\d+)/g)) {
+      this.#zones.set(Number.parseInt(name.slice(this.#prefix.length), 36), Number(zone));
+    }
+  }
+
+  /** Gives a network another zone: packets of connections that were in the last one reach nobody. */
+  async #renewZone(network: number): Promise<void> {
+    const link = this.#interface(network);
+    const table = `inet ${this.#table}`;
+    const last = this.#zones.get(network);
+    const next = ((last ?? this.#firstZone) % ZONES) + 1;
+    const before =
+      last === undefined
+        ? `add element ${table} renewed { "${link}" }`
+        : `delete element ${table} zones { "${link}" }
+delete element ${table} current { "${link}" . ${last} }`;
+    await this.#run(
+      ["nft", "-f", "-"],
+      `${before}
+add element ${table} zones { "${link}" : ${next} }
+add element ${table} current { "${link}" . ${next} }
+`,
+    );
+    this.#zones.set(network, next);
   }
 
   /** Removes the interfaces of ended sandboxes. */
@@ -213,18 +282,39 @@ route add default via ${host}
     return { host: address(1), guest: address(2) };
   }
 
-  #rules(): string {
-    const { blocked, range } = this.#options.settings;
+  /** @param isCounting false on a kernel that cannot count connections. */
+  #rules(isCounting: boolean): string {
+    const { blocked, connections, range } = this.#options.settings;
     const ours = `"${this.#prefix}*"`;
     const table = `inet ${this.#table}`;
     // One transaction. Each flushed chain or set is declared first, so that it need not exist.
     return `table ${table} {
   ${setOf("blocked", [])}
+  set services {
+    type ifname . ipv4_addr . inet_service
+  }
   map outgoing {
     type ifname : verdict
   }
   map incoming {
     type ifname : verdict
+  }
+  map zones {
+    typeof iifname : ct zone
+  }
+  set tracked {
+    typeof iifname . ct original zone
+    size 65535
+    flags dynamic
+  }
+  set renewed {
+    type ifname
+  }
+  set current {
+    typeof oifname . ct original zone
+  }
+  chain early {
+    type filter hook prerouting priority -310; policy accept;
   }
   chain input {
     type filter hook input priority -10; policy accept;
@@ -237,19 +327,30 @@ route add default via ${host}
   }
 }
 flush set ${table} blocked
+flush chain ${table} early
 flush chain ${table} input
 flush chain ${table} forward
 flush chain ${table} postrouting
 table ${table} {
   ${setOf("blocked", [...blocked, range, ...this.#hostAddresses])}
+  chain early {
+    iifname ${ours} fib saddr . iif oif missing drop
+    iifname ${ours} ct original zone set iifname map @zones
+    iifname ${ours} ct original zone set ${this.#firstZone}
+  }
   chain input {
+    iifname . ip daddr . tcp dport @services accept
     iifname ${ours} drop
   }
   chain forward {
     iifname ${ours} meta nfproto ipv6 drop
+    ${isCounting ? `iifname ${ours} ct state new add @tracked { iifname . ct original zone ct count over ${connections} } drop` : ""}
+    iifname . ip daddr . tcp dport @services accept
     iifname ${ours} ip daddr @blocked drop
     iifname ${ours} iifname vmap @outgoing
     oifname ${ours} oifname vmap @incoming
+    oifname ${ours} oifname != @renewed ct original zone != ${this.#firstZone} drop
+    oifname @renewed oifname . ct original zone != @current drop
     oifname ${ours} ct state established,related accept
     oifname ${ours} drop
   }
@@ -340,7 +441,14 @@ delete set ${table} ${deny}
   async #applyRules(): Promise<void> {
     // The uplink's packets come from a program of the host, so no chain for forwarded packets protects the host.
     if (this.#options.uplink !== undefined) this.#hostAddresses = hostAddresses();
-    await this.#run(["nft", "-f", "-"], this.#rules());
+    // All that use the host's network share its kernel's table of connections.
+    const { code, output } = await this.#tryTo(["nft", "-f", "-"], this.#rules(true));
+    if (code === 0) return;
+    await this.#run(["nft", "-f", "-"], this.#rules(false));
+    this.#options.log.warn(
+      { reason: output.trim() },
+      "connections of sandboxes are not limited: no connlimit",
+    );
   }
 
   /** @throws Error with what failed. */

@@ -44,7 +44,7 @@ type ImageFacts = z.infer<typeof imageFacts>;
 export const MAX_IMAGES = 96;
 /** Named as in the layers of a sandbox, one of which becomes an image as it is. */
 const FILES = "upper";
-const MOUNT_POINTS = ["dev", "proc"];
+const MOUNT_POINTS = ["dev", "proc", "sys"];
 
 /** Root file systems of templates: unpacked ones, and layers that a sandbox made above others. */
 export class ImageStore extends LayerStore<ImageFacts> {

@@ -2,7 +2,7 @@ import { openSync } from "node:fs";
 import { constants, mkdir, utimes } from "node:fs/promises";
 import { Socket } from "node:net";
 import { join } from "node:path";
-import { SandboxError } from "@coppice/core";
+import { SandboxError, MEBIBYTE } from "@coppice/core";
 import { type Confinement, runConfined } from "../launcher/confined-program.js";
 import { findHostProgram } from "../launcher/host-program.js";
 import type { HostRun } from "../launcher/launcher.js";
@@ -14,7 +14,6 @@ const OUTPUT = "/output";
 const PIPE = "archive";
 /** DAC_READ_SEARCH. */
 const CAPABILITIES = [2];
-const MEBIBYTE = 2 ** 20;
 const RESOURCE_LIMITS = { "data": 2_048 * MEBIBYTE, "files": 1_024, "processes": 64, "file-size": 0 };
 
 /**

@@ -5,6 +5,7 @@ import type { ImageId, SnapshotId } from "@coppice/core/backend";
 import { z } from "zod";
 import type { Launcher } from "../launcher/launcher.js";
 import { type Chain, LayerStore } from "./layer-store.js";
+import { REASONS } from "../reasons.js";
 
 /** Template of sandboxes, or the image in its place. */
 export interface Origin {
@@ -50,7 +51,7 @@ export class SnapshotStore extends LayerStore<SnapshotFacts> {
   async keep(id: SnapshotId, { layers, ...facts }: SnapshotSource): Promise<void> {
     if (facts.chain.length >= MAX_DEPTH) {
       const text = `the sandbox stands on ${MAX_DEPTH} snapshots of snapshots, and cannot on more`;
-      throw new SandboxError("snapshot_too_deep", text);
+      throw new SandboxError(REASONS.snapshot_too_deep, text);
     }
     using _held = this.hold(facts.chain[0]);
     await this.make(id, async (making) => {

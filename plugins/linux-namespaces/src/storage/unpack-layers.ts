@@ -2,7 +2,7 @@ import { statfs } from "node:fs/promises";
 import { constants } from "node:os";
 import { dirname } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
-import { SandboxError } from "@coppice/core";
+import { SandboxError, MEBIBYTE } from "@coppice/core";
 import {
   type ImageSource,
   imageTooLarge,
@@ -23,7 +23,6 @@ export interface TreeSize {
 
 export const UNPACKER = "umoci";
 
-const MEBIBYTE = 2 ** 20;
 /** Inside: the layout as it came, the one that umoci reads, and the root that it fills. */
 const SOURCE = "/source";
 const LAYOUT = "/layout";

@@ -1,6 +1,6 @@
 import { mkdir, readdir, readFile, rename, stat } from "node:fs/promises";
 import { join } from "node:path";
-import { SandboxError } from "@coppice/core";
+import { SandboxError, MEBIBYTE } from "@coppice/core";
 import { type Mount, replaceFile, type VolumeId, type VolumeSpec } from "@coppice/core/backend";
 import { z } from "zod";
 import type { MountedVolume } from "../launcher/launch-instructions.js";
@@ -19,10 +19,18 @@ export interface VolumeStoreOptions {
 }
 
 /** Record of a volume for a later server. Written before any part of it is created. */
-const volumeFacts = z.object({ sizeMiB: z.number(), project: z.number().optional() }).readonly();
+const volumeFacts = z
+  .object({
+    sizeMiB: z.number(),
+    project: z.number().optional(),
+    /** True for one that has exceeded its size where nothing held it. */
+    isClosed: z.boolean().optional(),
+  })
+  .readonly();
 type VolumeFacts = z.infer<typeof volumeFacts>;
 
 const USER_ID = 1000;
+const EVERY_ENTRY = 2 ** 32 - 1;
 const RECORD = "volume.json";
 const DATA = "data";
 
@@ -86,13 +94,27 @@ export class VolumeStore {
     const { launcher, quotas, scanEntries } = this.#options;
     const { project } = await this.#get(id);
     if (project !== undefined && quotas !== undefined) return quotas.usage(project);
-    return Number(await launcher.disk("measure", this.#dataOf(id), scanEntries));
+    return (await launcher.measure(this.#dataOf(id), scanEntries)).bytes;
+  }
+
+  /** Size, and use by every file of it. @throws SandboxError not_found */
+  async measure(id: VolumeId): Promise<{ readonly sizeBytes: number; readonly usedBytes: number }> {
+    const { sizeMiB } = await this.#get(id);
+    const { bytes } = await this.#options.launcher.measure(this.#dataOf(id), EVERY_ENTRY);
+    return { sizeBytes: sizeMiB * MEBIBYTE, usedBytes: bytes };
+  }
+
+  /** Makes a volume read-only for all later sandboxes, permanently. @throws SandboxError not_found */
+  async close(id: VolumeId): Promise<void> {
+    await this.#write(id, { ...(await this.#get(id)), isClosed: true });
   }
 
   /** @throws SandboxError not_found */
   async mounted({ volume, path, readOnly }: Mount): Promise<MountedVolume> {
-    await this.#get(volume);
-    return { source: this.#dataOf(volume), target: path, readOnly };
+    const { isClosed = false, project } = await this.#get(volume);
+    const isReadOnly = readOnly || isClosed;
+    const isWatched = !isReadOnly && project === undefined;
+    return { id: volume, source: this.#dataOf(volume), target: path, readOnly: isReadOnly, isWatched };
   }
 
   async #get(id: VolumeId): Promise<VolumeFacts> {

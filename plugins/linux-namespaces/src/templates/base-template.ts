@@ -11,15 +11,17 @@ import {
   writeFile,
 } from "node:fs/promises";
 import { dirname, join } from "node:path";
+import { DEFAULT_PATH } from "@coppice/core/backend";
 import { SYSTEM_DIRECTORIES } from "../launcher/confined-program.js";
 import type { HostPython } from "./host-python.js";
+import { refusePackageManagers } from "./package-managers.js";
 import type { PreparedTemplate } from "../launcher/sandbox-record.js";
 import type { TemplateOwners } from "./template-owners.js";
 
 type Bind = PreparedTemplate["binds"][number];
 
 /** Incremented when the template of an unchanged host changes. */
-const LAYOUT = 6;
+const LAYOUT = 7;
 const USER_ID = 1000;
 const PYTHON_DIRECTORY = "/opt/coppice/python";
 const PYTHON_BASE = "/opt/coppice/python-base";
@@ -129,7 +131,7 @@ const SHADOW = ["root", "daemon", "bin", "sys", "mail", "www-data", "user", "nob
   .map((name) => `${name}:*:19000:0:99999:7:::\n`)
   .join("");
 
-const SUDOERS = `Defaults secure_path="/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+const SUDOERS = `Defaults secure_path="${DEFAULT_PATH}"
 root ALL=(ALL:ALL) ALL
 @includedir /etc/sudoers.d
 `;
@@ -314,6 +316,7 @@ async function copyReadable(source: string, target: string): Promise<void> {
 async function makeLocal(local: string, python: HostPython | undefined): Promise<void> {
   await makeDirectory(local, 0o755);
   for (const name of LOCAL_DIRECTORIES) await makeDirectory(join(local, name), 0o755);
+  await refusePackageManagers(join(local, "bin"));
   if (python === undefined) {
     if (await lacksPythonName()) await symlink(HOST_PYTHON, join(local, "bin/python"));
     return;

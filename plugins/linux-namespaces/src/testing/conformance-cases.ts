@@ -5,7 +5,7 @@ import {
   conformanceCases,
   type Need,
   testConformance,
-} from "@coppice/core/testing";
+} from "@coppice/conformance";
 import { openInternet, reasonWithoutEgress } from "./open-internet.js";
 import { hasAccounts, wholeLimits, isOnDisk, openTestBackend } from "./test-backend.js";
 

@@ -25,7 +25,7 @@ after(async () => {
 });
 
 async function open(digest: string): Promise<Egress> {
-  const settings = { range: "10.213.0.0/16", blocked: ["10.0.0.0/8"] };
+  const settings = { range: "10.213.0.0/16", blocked: ["10.0.0.0/8"], connections: 64 };
   const egress = new Egress({ launcher, settings, digest, uplink: undefined, log });
   await egress.open();
   return egress;

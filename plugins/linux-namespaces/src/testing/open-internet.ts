@@ -4,7 +4,7 @@ import { PYTHON, reasonToSkip } from "./test-backend.js";
 
 /**
  * Echo server on every address, on the port of its first argument. It answers "later" once more when another connection
- * sends "now". As a name server it resolves every name to its second argument.
+ * sends "now". Whoever has sent it a datagram gets datagrams without end. As a name server it resolves every name to its second argument.
  */
 const SERVER = `
 import socket, sys, threading
@@ -12,6 +12,17 @@ server = socket.socket()
 server.bind(("0.0.0.0", int(sys.argv[1])))
 server.listen(128)
 told = threading.Event()
+def repeat():
+    datagrams = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    datagrams.bind(("0.0.0.0", int(sys.argv[1])))
+    clients = set()
+    datagrams.settimeout(0.02)
+    while True:
+        try:
+            clients.add(datagrams.recvfrom(512)[1])
+        except TimeoutError:
+            for client in clients:
+                datagrams.sendto(b"again", client)
 def serve(connection):
     try:
         while data := connection.recv(65536):
@@ -35,6 +46,7 @@ def name():
         record = bytes([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4]) + socket.inet_aton(sys.argv[2])
         names.sendto(head + question + (record if isAddress else b""), client)
 threading.Thread(target=name, daemon=True).start()
+threading.Thread(target=repeat, daemon=True).start()
 print("up", flush=True)
 while True:
     connection, _ = server.accept()

@@ -1,5 +1,3 @@
-import assert from "node:assert/strict";
-import { setTimeout as sleep } from "node:timers/promises";
 import { randomBytes } from "node:crypto";
 import type { Exit, Sandbox, SandboxBackend, SandboxSpec } from "@coppice/core/backend";
 
@@ -59,15 +57,4 @@ export async function runScript(sandbox: Sandbox, script: string, user?: string)
 export async function reach(sandbox: Sandbox, address: string, port: number): Promise<string> {
   const { output } = await runScript(sandbox, `python3 -c '${CLIENT}' ${address} ${port}`);
   return output.trim();
-}
-
-const DEADLINE_MS = 20_000;
-
-/** Waits until something is so. */
-export async function eventually(what: string, isSo: () => Promise<boolean>): Promise<void> {
-  const deadlineMs = performance.now() + DEADLINE_MS;
-  while (!(await isSo())) {
-    assert.ok(performance.now() < deadlineMs, `never: ${what}`);
-    await sleep(20);
-  }
 }

@@ -8,11 +8,12 @@ import { networkInterfaces } from "node:os";
 import { join } from "node:path";
 import { it } from "node:test";
 import { ALL_TRAFFIC } from "@coppice/core/backend";
+import { eventually } from "@coppice/core/testing";
 import type { Init } from "../launcher/launcher.js";
 import { isAlive, readProcess } from "../launcher/sandbox-record.js";
 import { type Internet, openInternet } from "./open-internet.js";
 import { openTestBackend, type TestBackend } from "./test-backend.js";
-import { eventually, makeSandbox, reach } from "./test-sandbox.js";
+import { makeSandbox, reach } from "./test-sandbox.js";
 
 const NEW_ADDRESS = "198.51.100.7";
 

@@ -17,7 +17,7 @@ export type Lead = (path: string, options: Following) => string;
 
 /**
  * What a tree has, as its agent sees it: for systems where this process cannot hold an entry, so that a link could take
- * its place. The agent runs from the first read to `close`.
+ * its place. The agent runs from the first read to its `close`.
  */
 export class AgentReads {
   readonly #agent: TreeAgent;
@@ -28,11 +28,6 @@ export class AgentReads {
   constructor(agent: TreeAgent, lead: Lead) {
     this.#agent = agent;
     this.#lead = lead;
-  }
-
-  async close(): Promise<void> {
-    const kept = await this.#kept?.catch(() => undefined);
-    await kept?.[Symbol.asyncDispose]();
   }
 
   /** Describes an entry; does not follow it. */

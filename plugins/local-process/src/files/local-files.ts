@@ -79,6 +79,7 @@ export class LocalFiles implements Files {
   readonly #reads: AgentReads | undefined;
   readonly #closing = new AbortController();
   #isClosed = false;
+  #changes = 0;
 
   constructor(options: LocalFilesOptions) {
     this.#options = options;
@@ -94,13 +95,17 @@ export class LocalFiles implements Files {
     this.watch = (path, watching) => this.#watch(agent, path, watching);
   }
 
+  /** Number of changes that were made or tried; a running one counts at its end. */
+  get changes(): number {
+    return this.#changes;
+  }
+
   /** Fails all later operations, and ends all watches. */
   async close(): Promise<void> {
     if (!this.#isClosed) this.#options.tree[Symbol.dispose]();
     this.#isClosed = true;
     this.#closing.abort();
-    await this.#reads?.close();
-    await this.#agent?.ended();
+    await this.#agent?.close();
   }
 
   async stat(path: string): Promise<FileInfo> {
@@ -153,6 +158,8 @@ export class LocalFiles implements Files {
       return await this.#describe(path);
     } catch (error) {
       throw await this.#changeError(error, "write", path);
+    } finally {
+      this.#changes++;
     }
   }
 
@@ -169,6 +176,8 @@ export class LocalFiles implements Files {
       makeDirectory(place.path);
     } catch (error) {
       throw await this.#changeError(error, "mkdir", path);
+    } finally {
+      this.#changes++;
     }
     return this.#describe(path);
   }
@@ -183,6 +192,8 @@ export class LocalFiles implements Files {
       renameSync(from.path, to.path);
     } catch (error) {
       throw await this.#changeError(error, "rename", source);
+    } finally {
+      this.#changes++;
     }
     return this.#describe(destination);
   }
@@ -198,6 +209,8 @@ export class LocalFiles implements Files {
     } catch (error) {
       if (isMissing(error)) return;
       throw fileError(error, "remove", path);
+    } finally {
+      this.#changes++;
     }
   }
 

@@ -1,4 +1,5 @@
 import { type AgentConnection, type AgentFiles, startHostAgent } from "@coppice/agent";
+import { SandboxError } from "@coppice/core";
 import { findAccount } from "./accounts.js";
 
 export interface TreeAgentOptions {
@@ -18,14 +19,16 @@ export class TreeAgent {
   readonly #options: TreeAgentOptions;
   #running: Promise<AgentConnection> | undefined;
   #closing: Promise<void> | undefined;
+  #isClosed = false;
   #uses = 0;
 
   constructor(options: TreeAgentOptions) {
     this.#options = options;
   }
 
-  /** Starts the agent if needed. @throws SandboxError unavailable */
+  /** Starts the agent if needed. @throws SandboxError unavailable, and not_found after `close` */
   async use(): Promise<AgentUse> {
+    if (this.#isClosed) throw new SandboxError("sandbox_ended", "the sandbox has ended");
     this.#uses++;
     let isOver = false;
     const end = async (): Promise<void> => {
@@ -48,8 +51,12 @@ export class TreeAgent {
     return this.#uses === 0 ? undefined : this.use();
   }
 
-  /** Resolves when the last agent has ended. */
-  async ended(): Promise<void> {
+  /** Ends the agent under all of its uses. An operation that has begun before must not start another one after. */
+  async close(): Promise<void> {
+    this.#isClosed = true;
+    const running = this.#running;
+    this.#running = undefined;
+    await running?.then((agent) => agent.close()).catch(() => undefined);
     await this.#closing;
   }
 

@@ -19,22 +19,37 @@ export async function findProcesses(root: string): Promise<readonly number[]> {
   return process.platform === "linux" ? findInProc(root) : findByCommand(root);
 }
 
-async function findInProc(root: string): Promise<readonly number[]> {
-  const pids = (await readdir("/proc")).map(Number).filter((pid) => pid > 0 && pid !== process.pid);
-  const found: number[] = [];
-  while (pids.length > 0) {
-    const some = pids.splice(0, AT_ONCE);
-    const belong = await Promise.all(some.map((pid) => belongsTo(pid, root)));
-    found.push(...some.filter((_, index) => belong[index]));
-  }
-  return found;
+/** What tells the sandbox of a process; empty where the process hides it. */
+export interface ProcessTraces {
+  readonly pid: number;
+  /** Value of `ROOT_VARIABLE`. */
+  readonly root: string;
+  /** Working directory. */
+  readonly cwd: string;
 }
 
-async function belongsTo(pid: number, root: string): Promise<boolean> {
+/** Reads the traces of all processes of a Linux host but this one. */
+export async function readTraces(): Promise<readonly ProcessTraces[]> {
+  const pids = (await readdir("/proc")).map(Number).filter((pid) => pid > 0 && pid !== process.pid);
+  const traces: ProcessTraces[] = [];
+  while (pids.length > 0) traces.push(...(await Promise.all(pids.splice(0, AT_ONCE).map(tracesOf))));
+  return traces;
+}
+
+async function findInProc(root: string): Promise<readonly number[]> {
+  const isWithin = (cwd: string): boolean => cwd === root || cwd.startsWith(`${root}/`);
+  const traces = await readTraces();
+  return traces.filter((each) => each.root === root || isWithin(each.cwd)).map(({ pid }) => pid);
+}
+
+async function tracesOf(pid: number): Promise<ProcessTraces> {
   const cwd = await readlink(`/proc/${pid}/cwd`).catch(() => "");
-  if (cwd === root || cwd.startsWith(`${root}/`)) return true;
-  const environment = await readFile(`/proc/${pid}/environ`, "latin1").catch(() => "");
-  return `\0${environment}`.includes(`\0${ROOT_VARIABLE}=${Buffer.from(root).toString("latin1")}\0`);
+  const environment = await readFile(`/proc/${pid}/environ`).catch(() => Buffer.alloc(0));
+  const name = `\0${ROOT_VARIABLE}=`;
+  const text = `\0${environment.toString()}`;
+  const start = text.indexOf(name);
+  const end = text.indexOf("\0", start + 1);
+  return { pid, cwd, root: start < 0 ? "" : text.slice(start + name.length, end < 0 ? undefined : end) };
 }
 
 async function findByCommand(root: string): Promise<readonly number[]> {

@@ -1,8 +1,9 @@
-import { lstat, readFile, readdir, statfs } from "node:fs/promises";
+import { lstat, readdir, statfs } from "node:fs/promises";
 import { availableParallelism, totalmem } from "node:os";
 import { join } from "node:path";
-import type { Stats } from "@coppice/core/backend";
-import { findProcesses, ps } from "./host-processes.js";
+import { readAtOnce, type Stats } from "@coppice/core/backend";
+import { ps } from "./host-processes.js";
+import type { ProcessCensus } from "./process-census.js";
 
 /** Unit of CPU times in Linux's /proc, independent of the kernel's tick. */
 const TICKS_PER_SECOND = 100;
@@ -19,36 +20,86 @@ interface Sample {
   readonly cpuSeconds: ReadonlyMap<number, number>;
 }
 
-/** Sums the resource usage of one sandbox's processes and files. */
-export class UsageMeter {
-  readonly #root: string;
-  readonly #diskScanEntries: number;
-  #last: Sample = { atMs: performance.now(), cpuSeconds: new Map() };
+export interface UsageMeterOptions {
+  readonly root: string;
+  /** Maximum of files scanned; the result is a lower bound for a larger sandbox. */
+  readonly diskScanEntries: number;
+  readonly census: ProcessCensus;
+  /** Number of changes that the server has made to its files. */
+  readonly changes: () => number;
+}
 
-  /** @param diskScanEntries maximum of files scanned; the result is a lower bound for a larger sandbox. */
-  constructor(root: string, diskScanEntries: number) {
-    this.#root = root;
-    this.#diskScanEntries = diskScanEntries;
+/** Files as of one measurement. */
+interface Disk extends Pick<Stats, "diskUsedBytes" | "diskTotalBytes"> {
+  readonly atMs: number;
+  readonly changes: number;
+}
+
+/** A process that used little time since the last measurement may have written all the same. */
+const MAX_DISK_AGE_MS = 60_000;
+
+/** Sums the resource usage of one sandbox's processes and files. It looks at nothing that cannot have changed. */
+export class UsageMeter {
+  readonly #options: UsageMeterOptions;
+  /** Time of the last start of a process; undefined while none can run. */
+  #startedAtMs: number | undefined;
+  #last: Sample = { atMs: performance.now(), cpuSeconds: new Map() };
+  #disk: Disk | undefined;
+
+  constructor(options: UsageMeterOptions) {
+    this.#options = options;
+  }
+
+  /** Call it when a process has started. */
+  started(): void {
+    this.#startedAtMs = performance.now();
+    this.#disk = undefined;
   }
 
   /** CPU usage is the average since the last call, or since the creation. */
   async measure(): Promise<Stats> {
     const cpuSeconds = new Map<number, number>();
     let memoryUsedBytes = 0;
-    for (const [pid, usage] of await usageOf(await findProcesses(this.#root))) {
+    for (const [pid, usage] of await usageOf(await this.#running())) {
       cpuSeconds.set(pid, usage.cpuSeconds);
       memoryUsedBytes += usage.memoryBytes;
     }
-    const disk = await statfs(this.#root);
+    const before = this.#last;
+    const hasRun =
+      cpuSeconds.size !== before.cpuSeconds.size ||
+      [...cpuSeconds].some(([pid, used]) => used !== before.cpuSeconds.get(pid));
+    const cpuUsedPercent = this.#cpuSinceLast({ atMs: performance.now(), cpuSeconds });
+    const { diskUsedBytes, diskTotalBytes } = await this.#measureDisk(hasRun, cpuSeconds.size > 0);
     return {
       cpuCount: availableParallelism(),
-      cpuUsedPercent: this.#cpuSinceLast({ atMs: performance.now(), cpuSeconds }),
+      cpuUsedPercent,
       memoryUsedBytes,
       memoryTotalBytes: totalmem(),
       memoryCacheBytes: 0,
-      diskUsedBytes: await this.#diskUsed(),
-      diskTotalBytes: disk.blocks * disk.bsize,
+      diskUsedBytes,
+      diskTotalBytes,
     };
+  }
+
+  async #running(): Promise<readonly number[]> {
+    const startedAtMs = this.#startedAtMs;
+    if (startedAtMs === undefined) return [];
+    const pids = await this.#options.census.of(this.#options.root, startedAtMs);
+    // Only a process of the sandbox starts another one unseen.
+    if (pids.length === 0 && this.#startedAtMs === startedAtMs) this.#startedAtMs = undefined;
+    return pids;
+  }
+
+  async #measureDisk(hasRun: boolean, isRunning: boolean): Promise<Disk> {
+    const known = this.#disk;
+    const changes = this.#options.changes();
+    const atMs = performance.now();
+    const isOld = isRunning && known !== undefined && atMs - known.atMs > MAX_DISK_AGE_MS;
+    if (known !== undefined && !hasRun && !isOld && known.changes === changes) return known;
+    const { blocks, bsize } = await statfs(this.#options.root);
+    const measured = { atMs, changes, diskUsedBytes: await this.#diskUsed(), diskTotalBytes: blocks * bsize };
+    this.#disk = measured;
+    return measured;
   }
 
   #cpuSinceLast(sample: Sample): number {
@@ -65,9 +116,9 @@ export class UsageMeter {
   }
 
   async #diskUsed(): Promise<number> {
-    const pending = [this.#root];
+    const pending = [this.#options.root];
     let usedBytes = 0;
-    for (let left = this.#diskScanEntries; left > 0;) {
+    for (let left = this.#options.diskScanEntries; left > 0;) {
       const directory = pending.pop();
       if (directory === undefined) break;
       const entries = await readdir(directory, { withFileTypes: true }).catch(() => []);
@@ -84,19 +135,15 @@ export class UsageMeter {
 
 async function usageOf(pids: readonly number[]): Promise<ReadonlyMap<number, Usage>> {
   if (process.platform !== "linux") return usageByCommand(pids);
-  const usages = new Map<number, Usage>();
-  for (const pid of pids) usages.set(pid, await usageInProc(pid));
-  return usages;
+  return new Map(pids.map((pid) => [pid, usageInProc(pid)]));
 }
 
-async function usageInProc(pid: number): Promise<Usage> {
-  const [stats, status] = await Promise.all(
-    ["stat", "status"].map((name) => readFile(`/proc/${pid}/${name}`, "latin1").catch(() => "")),
-  );
+function usageInProc(pid: number): Usage {
+  const stat = readAtOnce(`/proc/${pid}/stat`) ?? "";
   // The program's name is in parentheses and may contain any character; user and system time are 12th and 13th after
   // it.
-  const fields = (stats ?? "").slice((stats ?? "").lastIndexOf(")") + 2).split(" ");
-  const residentKiB = /^VmRSS:\s+(\d+) kB/m.exec(status ?? "")?.[1];
+  const fields = stat.slice(stat.lastIndexOf(")") + 2).split(" ");
+  const residentKiB = /^VmRSS:\s+(\d+) kB/m.exec(readAtOnce(`/proc/${pid}/status`) ?? "")?.[1];
   return {
     cpuSeconds: (Number(fields[11] ?? 0) + Number(fields[12] ?? 0)) / TICKS_PER_SECOND,
     memoryBytes: Number(residentKiB ?? 0) * 1_024,

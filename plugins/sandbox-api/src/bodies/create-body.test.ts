@@ -2,7 +2,12 @@ import assert from "node:assert/strict";
 import { describe, it } from "node:test";
 import { createBody, toCreateSandbox } from "./create-body.js";
 
-const schema = createBody({ variableLimitBytes: 64, networkRuleLimit: 3, volumeMountLimit: 2 });
+const schema = createBody({
+  variableLimitBytes: 64,
+  metadataLimitBytes: 32,
+  networkRuleLimit: 3,
+  volumeMountLimit: 2,
+});
 const V2 = { timeoutMs: 300_000, secure: true };
 
 describe("the body of a create request", () => {
@@ -172,6 +177,20 @@ describe("the body of a create request", () => {
     for (const [fields, reason] of refused) {
       const { error } = schema.safeParse({ templateID: "base", ...fields });
       assert.ok(error?.issues[0]?.message.includes(reason), `${JSON.stringify(fields)}: ${error?.message}`);
+    }
+  });
+
+  it("is refused with more metadata than each of its events can carry", () => {
+    const sizes = [
+      { a: "x".repeat(31) },
+      { é: "x".repeat(30) },
+      Object.fromEntries(Array.from("abcdefgh", (name) => [name, "xxx"])),
+    ];
+    for (const metadata of sizes) {
+      const wider = Object.fromEntries(Object.entries(metadata).map(([name, value]) => [name, `${value}y`]));
+      assert.equal(schema.safeParse({ templateID: "base", metadata }).success, true);
+      const { error } = schema.safeParse({ templateID: "base", metadata: wider });
+      assert.equal(error?.issues[0]?.message, "the metadata of a sandbox have 32 bytes at most");
     }
   });
 

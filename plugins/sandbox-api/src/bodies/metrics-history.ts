@@ -5,8 +5,8 @@ import {
   type Logger,
   messageOf,
   type Sandboxes,
-  type Stats,
 } from "@coppice/core";
+import type { Stats } from "@coppice/core/backend";
 
 export interface Sample {
   /** Milliseconds since the Unix epoch. */

@@ -1,4 +1,4 @@
-import type { EgressRules, NetworkPolicy } from "@coppice/core";
+import type { EgressRules, NetworkPolicy } from "@coppice/core/backend";
 import { z } from "zod";
 import { nothing } from "./nothing.js";
 

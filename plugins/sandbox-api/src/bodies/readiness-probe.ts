@@ -1,5 +1,7 @@
-import type { ReadinessProbe } from "@coppice/core";
+import type { CreateSandbox } from "@coppice/core";
 import { z } from "zod";
+
+type ReadinessProbe = NonNullable<CreateSandbox["readinessProbe"]>;
 
 const port = z.int().min(1).max(65_535);
 const milliseconds = () => z.int().positive().nullish();

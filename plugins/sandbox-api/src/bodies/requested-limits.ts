@@ -1,5 +1,8 @@
-import type { LimitsChange } from "@coppice/core";
+import type { Sandboxes } from "@coppice/core";
 import { z } from "zod";
+
+/** Limits that a sandbox is to have. */
+export type LimitsChange = Parameters<Sandboxes["setLimits"]>[1];
 
 /** E2B's minimum. With less not even the first program of a sandbox would start. */
 const MIN_MEMORY_MIB = 128;

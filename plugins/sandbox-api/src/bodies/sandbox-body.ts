@@ -1,6 +1,16 @@
-import { type Capacity, ENVD_VERSION, type LiveSandbox, type SandboxRecord } from "@coppice/core";
+import { cpuSharePercent } from "@coppice/core/backend";
+import {
+  type Capacities,
+  ENVD_VERSION,
+  type LiveSandbox,
+  permits,
+  type RequestCarrier,
+  type SandboxRecord,
+} from "@coppice/core";
 import type { Sample } from "./metrics-history.js";
 import { mountBody } from "../volumes/volume-body.js";
+
+type Capacity = Awaited<ReturnType<Capacities["of"]>>;
 
 // Deprecated, but every response must have it.
 const CLIENT_ID = "coppice";
@@ -18,12 +28,24 @@ function identity({ id, template, snapshot }: SandboxRecord) {
   };
 }
 
+/** What a body depends on beside the record of its sandbox. */
+export interface SandboxBodyOptions {
+  /** The request, whose sender may not be allowed to know the tokens. */
+  readonly carrier: RequestCarrier;
+  readonly domain: string | undefined;
+}
+
+/** A sandbox's token lets its bearer be root inside, so it is for those who may run commands. */
+function accessTokenFor({ accessToken }: SandboxRecord, carrier: RequestCarrier) {
+  return accessToken !== undefined && permits(carrier, "exec") ? { envdAccessToken: accessToken } : {};
+}
+
 /** The answer to create and connect. */
-export function sandboxBody({ record }: LiveSandbox, domain: string | undefined) {
+export function sandboxBody({ record }: LiveSandbox, { carrier, domain }: SandboxBodyOptions) {
   return {
     ...identity(record),
-    ...(record.accessToken === undefined ? {} : { envdAccessToken: record.accessToken }),
-    trafficAccessToken: record.trafficAccessToken ?? null,
+    ...accessTokenFor(record, carrier),
+    trafficAccessToken: (permits(carrier, "exec") ? record.trafficAccessToken : undefined) ?? null,
     // Anything but null overrides the client's own domain.
     domain: domain ?? null,
   };
@@ -55,23 +77,17 @@ export function listedSandboxBody({ record }: LiveSandbox, { capacity, alias }: 
 export function sandboxDetailBody(
   sandbox: LiveSandbox,
   {
+    carrier,
     domain,
     isOffline,
     ...details
-  }: SandboxDetails & { readonly domain: string | undefined; readonly isOffline: boolean },
+  }: SandboxDetails & SandboxBodyOptions & { readonly isOffline: boolean },
 ) {
-  const {
-    accessToken,
-    allowInternetAccess,
-    autoResume,
-    egress,
-    onTimeout,
-    trafficAccessToken,
-    maskRequestHost,
-  } = sandbox.record;
+  const { allowInternetAccess, autoResume, egress, onTimeout, trafficAccessToken, maskRequestHost } =
+    sandbox.record;
   return {
     ...listedSandboxBody(sandbox, details),
-    ...(accessToken === undefined ? {} : { envdAccessToken: accessToken }),
+    ...accessTokenFor(sandbox.record, carrier),
     domain: domain ?? null,
     allowInternetAccess: allowInternetAccess && !isOffline,
     network: {
@@ -92,8 +108,7 @@ export function metricBody({ stats, atMs }: Sample) {
     timestamp: new Date(atMs).toISOString(),
     timestampUnix: Math.floor(atMs / 1000),
     cpuCount: stats.cpuCount,
-    // In E2B 100 means all CPUs together.
-    cpuUsedPct: Math.round((stats.cpuUsedPercent / Math.max(stats.cpuCount, 1)) * 100) / 100,
+    cpuUsedPct: cpuSharePercent(stats),
     memUsed: stats.memoryUsedBytes,
     memTotal: stats.memoryTotalBytes,
     memCache: stats.memoryCacheBytes,

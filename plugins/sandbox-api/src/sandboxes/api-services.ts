@@ -1,14 +1,14 @@
 import type {
-  Backends,
   Capacities,
   Clock,
   Peers,
   RequestCarrier,
   Router,
   Sandboxes,
+  Snapshots,
   Templates,
-  TenantSnapshots,
 } from "@coppice/core";
+import type { Backends } from "@coppice/core/backend";
 import type { MetricsHistory } from "../bodies/metrics-history.js";
 import type { SandboxApiConfig } from "../sandbox-api-config.js";
 
@@ -24,7 +24,7 @@ export interface ApiServices {
   readonly domain: () => string | undefined;
   /** Sandboxes and snapshots of a request's tenant. */
   readonly sandboxes: (carrier: RequestCarrier) => Sandboxes;
-  readonly snapshots: (carrier: RequestCarrier) => TenantSnapshots;
+  readonly snapshots: (carrier: RequestCarrier) => ReturnType<Snapshots["of"]>;
   /** Other servers, which have sandboxes of the same tenants. */
   readonly peers: Peers;
 }

@@ -21,12 +21,13 @@ const forkBody = z.object({ ...timeoutFields, ...readinessFields, count: z.int32
 /** Routes that make sandboxes: from a template, or as forks of another one. */
 export function mountCreation(
   router: Router,
-  { config, clock, domain, sandboxes, snapshots }: ApiServices,
+  { config, clock, domain, sandboxes, snapshots, templates }: ApiServices,
 ): void {
   const { legacyDefaultTimeout, maxBody, maxForks } = config;
   const { idempotencyKept, maxIdempotencyKeys } = config;
   const createSchema = createBody({
     variableLimitBytes: config.maxVariable,
+    metadataLimitBytes: config.maxMetadata,
     networkRuleLimit: config.maxNetworkRules,
     volumeMountLimit: config.maxVolumeMounts,
   });
@@ -35,8 +36,13 @@ export function mountCreation(
     const body = await readJsonBody(ctx.req, createSchema, { limitBytes: maxBody });
     const wanted = toCreateSandbox(body, defaults);
     const sandbox = await creations.create(ctx, { own: sandboxes(ctx), wanted });
+    const { template, build, snapshot } = sandbox.record;
+    if (build === undefined && snapshot === undefined && templates.isBuilt(template)) {
+      const notice = `template '${template}' is not built yet: this sandbox has what the server has by that name`;
+      ctx.set("Coppice-Notice", notice);
+    }
     ctx.status = 201;
-    ctx.body = sandboxBody(sandbox, domain());
+    ctx.body = sandboxBody(sandbox, { carrier: ctx, domain: domain() });
   };
 
   router.post("/sandboxes", (ctx) => {
@@ -63,7 +69,7 @@ export function mountCreation(
     const made = forked.flatMap((one) => ("sandbox" in one ? [one.sandbox] : []));
     endUnlessClaimed(sandboxes(ctx), made, { request, response: ctx.res });
     ctx.body = forked.map((one) => {
-      if ("sandbox" in one) return { sandbox: sandboxBody(one.sandbox, domain()) };
+      if ("sandbox" in one) return { sandbox: sandboxBody(one.sandbox, { carrier: ctx, domain: domain() }) };
       const { status, message } = toHttpError(one.error, request.log);
       return { error: { code: status, message } };
     });

@@ -61,6 +61,16 @@ async function create(
 }
 
 describe("a creation with an Idempotency-Key", () => {
+  it("keeps the keys of a tenant while another one makes many", async () => {
+    const { server } = await start({}, { settings: { maxIdempotencyKeys: 4 } });
+    await using _server = server;
+    const { id } = await create(server, "mine", {}, { tenant: "acme" });
+    for (let index = 0; index < 10; index += 1) await create(server, `key${index}`, {}, { tenant: "evil" });
+    await server.sandboxes.kill(id);
+    // Its sandbox has ended: that is known only by the key.
+    assert.equal((await create(server, "mine", {}, { tenant: "acme" })).status, 409);
+  });
+
   it("is one sandbox for repeated and concurrent requests", async () => {
     const { server, memory } = await start();
     await using _server = server;

@@ -4,7 +4,7 @@ import {
   pageFields,
   parseInput,
   SandboxError,
-  type SandboxState,
+  type SandboxRecord,
 } from "@coppice/core";
 import { z } from "zod";
 import {
@@ -14,7 +14,8 @@ import {
   type ListPosition,
   parseCursor,
 } from "../bodies/list-cursor.js";
-import { matchesMetadata, type MetadataFilter, parseMetadataFilter } from "../bodies/metadata-filter.js";
+
+type SandboxState = SandboxRecord["state"];
 
 const ORDERS = ["asc", "desc"] as const satisfies readonly ListOrder[];
 const STATES = ["running", "paused"] as const satisfies readonly SandboxState[];
@@ -142,4 +143,41 @@ function timeMs(value: string): number {
   // A '+' that the client forgot to encode arrives as a space.
   const [, seconds = "", fraction = "", zone = ""] = RFC_3339.exec(value.trim().replace(" ", "+")) ?? [];
   return Date.parse(seconds + zone) + Math.floor(Number(`0${fraction}`) * 1e6) / 1e3;
+}
+
+/** Pairs that a sandbox's metadata must all have. */
+type MetadataFilter = ReadonlyMap<string, string>;
+
+/**
+ * Parses the `metadata` query value, which the HTTP layer has decoded once. The SDKs encode keys and values, then the
+ * pairs, then the query, so two layers are left; a plain `user=abc` has none.
+ * @throws SandboxError invalid_argument
+ */
+function parseMetadataFilter(value: string): MetadataFilter {
+  const filter = new Map<string, string>();
+  const pairs = decode(value);
+  if (pairs === "") return filter;
+  for (const pair of pairs.split("&")) {
+    const split = pair.indexOf("=");
+    if (split < 1) throw invalid("expected key=value pairs");
+    filter.set(decode(pair.slice(0, split)), decode(pair.slice(split + 1)));
+  }
+  return filter;
+}
+
+/** True when the metadata has every pair of the filter. */
+function matchesMetadata(metadata: Readonly<Record<string, string>>, filter: MetadataFilter): boolean {
+  return [...filter].every(([key, value]) => Object.hasOwn(metadata, key) && metadata[key] === value);
+}
+
+function decode(text: string): string {
+  try {
+    return decodeURIComponent(text.replaceAll("+", " "));
+  } catch {
+    throw invalid("a '%' that encodes nothing");
+  }
+}
+
+function invalid(reason: string): SandboxError {
+  return new SandboxError("request_invalid", `validation error: metadata: ${reason}`);
 }

@@ -1,20 +1,28 @@
 import {
   gatherAnswers,
   type LiveSandbox,
+  mergedPage,
   parseInput,
   parseSandboxId,
   requestOf,
   type Router,
   SandboxError,
+  type SandboxRecord,
+  type Snapshots,
+  type Templates,
   tenantOf,
 } from "@coppice/core";
 import { z } from "zod";
-import { wholePage } from "./whole-list.js";
-import { aliasOf } from "../bodies/alias-of.js";
 import { listedSandboxBody, metricBody, sandboxDetailBody } from "../bodies/sandbox-body.js";
-import { templateIdOf } from "../bodies/template-id-of.js";
 import type { ApiServices, Context } from "./api-services.js";
-import { type ListQuery, listSandboxes, parseLegacyListQuery, parseListQuery } from "./list.js";
+import {
+  type ListQuery,
+  listSandboxes,
+  parseLegacyListQuery,
+  parseListQuery,
+  type ListPage,
+} from "./list.js";
+import { comparePositions, formatCursor, type ListPosition } from "../bodies/list-cursor.js";
 
 const MAX_IDS = 100;
 
@@ -80,6 +88,7 @@ export function mountReads(
     ctx.body = sandboxDetailBody(sandbox, {
       capacity: await capacities.of(sandbox),
       alias: aliasOf(sandbox.record, templates),
+      carrier: ctx,
       domain: domain(),
       isOffline: backend?.offline === true,
     });
@@ -119,4 +128,72 @@ function parseSandboxIds(query: URLSearchParams): ReadonlySet<string> {
     throw new SandboxError("request_invalid", `validation error: sandbox_ids: expected 1 to ${MAX_IDS} ids`);
   }
   return new Set(ids.map(parseSandboxId));
+}
+
+/** The name of a sandbox's template for people; its id when the template is gone. */
+function aliasOf({ template, owner, build }: SandboxRecord, templates: Templates): string {
+  // Without a build it is one of the configuration, whose id is its name.
+  if (build === undefined) return template;
+  try {
+    return templates.find(`${template}:${build.id}`, owner).aliases[0] ?? template;
+  } catch {
+    return template;
+  }
+}
+
+/**
+ * The template or snapshot id of sandboxes made from a name. An unknown name is returned unchanged: no sandbox has it.
+ */
+function templateIdOf(
+  name: string,
+  {
+    templates,
+    snapshots,
+    tenant,
+  }: {
+    readonly templates: Templates;
+    readonly snapshots: ReturnType<Snapshots["of"]>;
+    readonly tenant: string;
+  },
+): string {
+  const template = templates.all(tenant).find((one) => one.name === name || one.aliases.includes(name));
+  if (template !== undefined) return template.name;
+  return snapshots.list().find((one) => one.name === `${name}:default`)?.id ?? name;
+}
+
+/** One sandbox of a list; the rest of it is passed on as another server wrote it. */
+const listed = z.looseObject({ sandboxID: z.string(), startedAt: z.iso.datetime() });
+
+type Listed = z.infer<typeof listed>;
+
+interface WholePage extends Pick<ListPage, "nextToken" | "totalRunning"> {
+  readonly bodies: readonly object[];
+}
+
+/** The page of a list that all servers have a part in: each has sent its own page of the same query. */
+function wholePage(
+  bodies: readonly Listed[],
+  { nextToken, totalRunning }: Pick<ListPage, "nextToken" | "totalRunning">,
+  answers: Awaited<ReturnType<typeof gatherAnswers>>,
+  { order, limit }: Pick<ListQuery, "order" | "limit">,
+): WholePage {
+  const direction = order === "asc" ? 1 : -1;
+  const others = answers.flatMap(({ body }) => z.array(listed).parse(body));
+  const page = mergedPage({ entries: bodies, nextToken }, answers, others, {
+    limit,
+    compare: (a, b) => direction * comparePositions(positionOf(a), positionOf(b)),
+    tokenOf: (last) => formatCursor(positionOf(last), order),
+  });
+  return {
+    bodies: page.entries,
+    nextToken: page.nextToken,
+    totalRunning:
+      totalRunning === undefined
+        ? undefined
+        : answers.reduce((sum, { headers }) => sum + Number(headers["x-total-running"] ?? 0), totalRunning),
+  };
+}
+
+function positionOf({ sandboxID: id, startedAt }: Listed): ListPosition {
+  return { id, startedAtMs: Date.parse(startedAt) };
 }

@@ -50,10 +50,12 @@ export function mountStateChanges(
   /** Resumes a paused sandbox, and extends the life of a running one. @param usualMs undefined = required. */
   const connect = async ({ ctx, own, id, body }: Change<z.infer<typeof resumeBody>>, usualMs?: number) => {
     const timeoutMs = requestedTimeoutMs(body) ?? usualMs ?? missingTimeout();
+    // Before the sandbox is looked for, as at E2B: 400, not 404.
+    own.checkTimeout(timeoutMs);
     const wasPaused = await own.resume(id, timeoutMs, { keepsMemory: body.memory ?? true });
     if (!wasPaused) await own.extend(id, timeoutMs);
     ctx.status = wasPaused ? 201 : 200;
-    ctx.body = sandboxBody(own.get(id), domain());
+    ctx.body = sandboxBody(own.get(id), { carrier: ctx, domain: domain() });
   };
 
   router.post("/sandboxes/:id/connect", change(resumeBody, optional, connect));
@@ -76,7 +78,7 @@ export function mountStateChanges(
       const wasPaused = await own.resume(id, timeoutMs, { keepsMemory: body.memory ?? true });
       if (!wasPaused) throw new SandboxError("sandbox_state_conflict", `Sandbox ${id} is already running`);
       ctx.status = 201;
-      ctx.body = sandboxBody(own.get(id), domain());
+      ctx.body = sandboxBody(own.get(id), { carrier: ctx, domain: domain() });
     }),
   );
 

@@ -1,16 +1,9 @@
 import assert from "node:assert/strict";
 import { once } from "node:events";
 import { describe, it } from "node:test";
-import { memoryBackend, startTestServer } from "@coppice/core/testing";
+import { eventually, memoryBackend, startTestServer } from "@coppice/core/testing";
 import { plugin as sandboxApi } from "../plugin.js";
 import { call } from "../testing/call.js";
-
-async function until(condition: () => boolean, what: string): Promise<void> {
-  for (let tries = 0; !condition(); tries += 1) {
-    assert.ok(tries < 200, `did not happen: ${what}`);
-    await new Promise((resolve) => setTimeout(resolve, 10));
-  }
-}
 
 describe("a sandbox that is being killed", () => {
   it("A.5 answers 409 to connect, resume and pause, and is unknown to all other requests", async () => {
@@ -25,7 +18,7 @@ describe("a sandbox that is being killed", () => {
     const made = await call(server, "POST /v2/sandboxes", { body: { templateID: "base" } });
     const { sandboxID } = made.json;
     const killed = call(server, `DELETE /sandboxes/${sandboxID}`);
-    await until(() => server.sandboxes.list().length === 0, "it is being killed");
+    await eventually("it is being killed", () => server.sandboxes.list().length === 0);
     for (const verb of [
       "sandboxes/ID/connect",
       "v2/sandboxes/ID/connect",
@@ -104,7 +97,7 @@ describe("a client that goes away while its sandbox is made", () => {
     await started.promise;
     client.abort();
     await assert.rejects(request);
-    await until(() => memory.backend.alive.sandboxes === 0, "the sandbox is gone");
+    await eventually("the sandbox is gone", () => memory.backend.alive.sandboxes === 0);
     assert.deepEqual(server.sandboxes.list(), []);
   });
 
@@ -131,7 +124,7 @@ describe("a client that goes away while its sandbox is made", () => {
       signal: leave.signal,
     });
     await assert.rejects(request);
-    await until(() => memory.backend.alive.sandboxes === 0, "the sandbox is gone");
-    await until(() => server.sandboxes.list().length === 0, "nothing is listed");
+    await eventually("the sandbox is gone", () => memory.backend.alive.sandboxes === 0);
+    await eventually("nothing is listed", () => server.sandboxes.list().length === 0);
   });
 });

@@ -2,19 +2,21 @@ import {
   firstPage,
   gatherAnswers,
   mergedPage,
-  type Page,
   pageFields,
   parseInput,
   parseSandboxId,
+  parseTemplateReference,
   readJsonBody,
   requestOf,
   type Router,
   type SnapshotRecord,
-  type TenantSnapshots,
+  type Snapshots,
 } from "@coppice/core";
 import { z } from "zod";
 import { comparePositions, formatCursor, type ListPosition, parseCursor } from "../bodies/list-cursor.js";
 import type { ApiServices } from "../sandboxes/api-services.js";
+
+type TenantSnapshots = ReturnType<Snapshots["of"]>;
 
 const takeBody = z.object({ name: z.string().min(1).max(256).nullish() });
 /** One snapshot as another server wrote it, with its place in the list. */
@@ -61,10 +63,10 @@ export function mountSnapshots(router: Router, { config, sandboxes, snapshots, p
 function listSnapshots(
   snapshots: TenantSnapshots,
   { limit, nextToken, sandboxID, name }: z.infer<typeof listQuery>,
-): Page<SnapshotRecord> {
+): ReturnType<typeof firstPage<SnapshotRecord>> {
   const [sandboxId] = sandboxID.split("-");
   const after = nextToken === "" ? undefined : parseCursor(nextToken, "desc");
-  const named = name === "" ? undefined : snapshots.find(name);
+  const named = name === "" ? undefined : findNamed(snapshots, name);
   const found = snapshots
     .list()
     .filter(
@@ -77,15 +79,28 @@ function listSnapshots(
   return firstPage(found, limit, (last) => formatCursor(positionOf(last), "desc"));
 }
 
+/** The snapshot of a name; without a tag the newest one, whichever tag it has. */
+function findNamed(snapshots: TenantSnapshots, text: string): SnapshotRecord | undefined {
+  const { name } = parseTemplateReference(text);
+  const newest = text.includes(":") ? undefined : snapshots.list().find((one) => bareName(one) === name);
+  return newest ?? snapshots.find(text);
+}
+
+function bareName({ name }: SnapshotRecord): string | undefined {
+  return name?.split(":")[0];
+}
+
 function positionOf({ id, takenAtMs }: Pick<SnapshotRecord, "id" | "takenAtMs">): ListPosition {
   return { id, startedAtMs: takenAtMs };
 }
 
 /** A snapshot in answers. Its id is a template reference: sandboxes are created from it. */
-function snapshotBody({ id, name }: SnapshotRecord) {
+function snapshotBody(snapshot: SnapshotRecord) {
+  const { id, name } = snapshot;
   return {
     snapshotID: name ?? `${id}:default`,
-    names: name === undefined ? [] : [name],
+    // Without the tag, unlike the id.
+    names: name === undefined ? [] : [bareName(snapshot)],
     // E2B's clients ask for that with `memory: false`: files are kept, processes are not.
     memory: false,
   };

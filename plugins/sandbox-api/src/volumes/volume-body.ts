@@ -1,5 +1,7 @@
-import type { RecordedMount, VolumeRecord } from "@coppice/core";
+import type { SandboxRecord, Volumes } from "@coppice/core";
 import { z } from "zod";
+
+type VolumeRecord = ReturnType<ReturnType<Volumes["of"]>["get"]>;
 
 /** The body of `POST /volumes`. E2B's volumes have no size. */
 export const createVolumeBody = z.object({ name: z.string(), sizeMB: z.int32().nullish() });
@@ -20,6 +22,6 @@ export function volumeAndTokenBody(volume: VolumeRecord, domain: string | undefi
   return { ...volumeBody(volume), token: volume.token, ...(domain === undefined ? {} : { domain }) };
 }
 
-export function mountBody({ name, path, readOnly }: RecordedMount) {
+export function mountBody({ name, path, readOnly }: SandboxRecord["mounts"][number]) {
   return { name, path, readOnly };
 }

@@ -1,19 +1,18 @@
 import { pipeline } from "node:stream/promises";
 import {
-  type Files,
   type Guard,
   HttpError,
   type Peers,
-  type Router,
   readJsonBody,
   requestOf,
+  type Router,
   SandboxError,
   type SurfaceRequest,
   toHttpError,
   type Volumes,
 } from "@coppice/core";
+import type { FileInfo, Files } from "@coppice/core/backend";
 import type { SandboxApiConfig } from "../sandbox-api-config.js";
-import { volumeEntry } from "./volume-entry.js";
 import {
   changeInVolume,
   contentOf,
@@ -23,6 +22,25 @@ import {
   writeVolumeFile,
 } from "./volume-files.js";
 import { parseVolumeQuery, volumeMetadataBody, type VolumeQuery } from "./volume-query.js";
+
+/** One entry of a volume for the SDK's `Volume`. Backends know only the time of the last change. */
+function volumeEntry(info: FileInfo) {
+  const { name, path, kind, sizeBytes, rawMode, uid, gid, modifiedAtMs, symlinkTarget } = info;
+  const changed = new Date(modifiedAtMs).toISOString();
+  return {
+    name,
+    type: symlinkTarget === undefined ? kind : "symlink",
+    path,
+    size: sizeBytes,
+    mode: rawMode & 0o7777,
+    uid,
+    gid,
+    atime: changed,
+    mtime: changed,
+    ctime: changed,
+    ...(symlinkTarget !== undefined && { target: symlinkTarget }),
+  };
+}
 
 type Context = Parameters<Parameters<Router["get"]>[1]>[0];
 
@@ -123,7 +141,8 @@ function tokenOf(headers: SurfaceRequest["headers"]): string {
 
 /** An error in the form of this API: its `code` is a word, where others have a number. */
 function toVolumeError(error: unknown, { log }: Pick<SurfaceRequest, "log">): HttpError {
-  const { status, message, reason } = toHttpError(error, log);
+  const answer = toHttpError(error, log);
+  const { status, message } = answer;
   const code = error instanceof SandboxError ? error.code : status < 500 ? "invalid_argument" : "internal";
-  return new HttpError(status, message, { reason, body: { code, message } });
+  return new HttpError(status, message, { reason: answer, body: { code, message } });
 }

@@ -1,6 +1,8 @@
 import { posix } from "node:path";
-import { type FileInfo, type Files, type OpenFile, SandboxError } from "@coppice/core";
+import { SandboxError } from "@coppice/core";
+import type { FileInfo, Files, OpenFile } from "@coppice/core/backend";
 import type { VolumeQuery } from "./volume-query.js";
+import { REASONS } from "../reasons.js";
 
 /** Everything below a directory of a volume. @throws SandboxError resource_exhausted for more than `most` entries. */
 export async function listVolume(
@@ -29,7 +31,7 @@ export async function changeInVolume(
   if (uid === undefined && gid === undefined && mode === undefined) return info;
   if (files.change === undefined) {
     throw new SandboxError(
-      "volume_owner_unsupported",
+      REASONS.volume_owner_unsupported,
       "the backend of this volume changes neither owners nor modes",
     );
   }

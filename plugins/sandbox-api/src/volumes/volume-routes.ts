@@ -2,11 +2,10 @@ import {
   gatherAnswers,
   type Peers,
   permit,
-  type Router,
   readJsonBody,
   type RequestCarrier,
+  type Router,
   tenantOf,
-  type TenantVolumes,
   type Volumes,
 } from "@coppice/core";
 import { z } from "zod";
@@ -25,7 +24,7 @@ const listed = z.array(z.looseObject({ name: z.string() }));
 
 /** Serves the volumes of the E2B control plane. */
 export function mountVolumes(router: Router, { volumes, domain, maxBody, peers }: VolumeRoutesOptions): void {
-  const own = (carrier: RequestCarrier): TenantVolumes => volumes.of(tenantOf(carrier));
+  const own = (carrier: RequestCarrier): ReturnType<Volumes["of"]> => volumes.of(tenantOf(carrier));
 
   peers.hold({
     kind: "volume",

@@ -1,4 +1,5 @@
-import { type Reason, SandboxError } from "@coppice/core";
+import { SandboxError } from "@coppice/core";
+import type { Reason } from "@coppice/core/backend";
 import { ShellError, type ShellErrorCode } from "../shell/shell-error.js";
 
 const CODES: Readonly<Partial<Record<Reason, ShellErrorCode>>> = {

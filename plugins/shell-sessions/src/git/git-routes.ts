@@ -1,10 +1,10 @@
 import { posix } from "node:path";
 import { type Clock, type LiveSandbox, SandboxError } from "@coppice/core";
+import { exitCodeOf } from "@coppice/core/backend";
 import type { Commands, StartCommand } from "@coppice/plugin-commands";
 import { z } from "zod";
 import { translated } from "../files/file-errors.js";
 import { pathField, pathOf } from "../files/session-path.js";
-import { exitCodeOf } from "../shell/exit-code.js";
 import { OutputCollector } from "../shell/output-collector.js";
 import { ShellError } from "../shell/shell-error.js";
 import type { ShellSessionsConfig } from "../shell-sessions-config.js";

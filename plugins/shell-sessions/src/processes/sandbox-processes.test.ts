@@ -1,8 +1,7 @@
 import assert from "node:assert/strict";
 import { after, before, describe, it } from "node:test";
-import { setTimeout as delay } from "node:timers/promises";
 import { Clock, definePlugin, type LiveSandbox, Spool, systemClock } from "@coppice/core";
-import { startTestServer, type TestServer } from "@coppice/core/testing";
+import { eventually, startTestServer, type TestServer } from "@coppice/core/testing";
 import commandsPlugin, { Commands } from "@coppice/plugin-commands";
 import localProcess from "@coppice/plugin-local-process";
 import type { SandboxSessions } from "../shell/session.js";
@@ -20,7 +19,8 @@ describe("processes of sessions", { timeout: 120_000 }, () => {
   let spool: Spool;
 
   before(async () => {
-    const config = shellSessionsConfig.parse({ processGrace: "500ms", maxOutput: "1KiB" });
+    // The helper that finds what descends from a process has as long: on a busy machine half a second is too short.
+    const config = shellSessionsConfig.parse({ processGrace: "3s", maxOutput: "1KiB" });
     const probe = definePlugin({
       name: "probe",
       requires: { commands: Commands, clock: Clock },
@@ -46,13 +46,11 @@ describe("processes of sessions", { timeout: 120_000 }, () => {
     await server.stop();
   });
 
-  const ended = async (id: string) => {
-    for (;;) {
+  const ended = (id: string) =>
+    eventually(`the end of '${id}'`, async () => {
       const found = await processes.find(id);
-      if (found.status !== "running") return found;
-      await delay(20);
-    }
-  };
+      return found.status !== "running" && found;
+    });
 
   const logged = async (id: string, stream: "stdout" | "stderr"): Promise<string> => {
     await using logs = await processes.logs(id);
@@ -108,25 +106,28 @@ describe("processes of sessions", { timeout: 120_000 }, () => {
     await assert.rejects(processes.start(session, { id: "kill", command: "true" }), {
       code: "RESOURCE_BUSY",
     });
-    let inner = 0;
-    while (inner === 0) {
-      await delay(50);
-      inner = Number(await logged("kill", "stdout"));
-    }
+    const inner = await eventually("its number", async () => Number(await logged("kill", "stdout")));
     await processes.kill("kill");
     assert.equal((await started.ended).outcome, "killed");
     assert.deepEqual((await processes.find("kill")).status, "killed");
     // A killed one is there until its new parent has collected it.
-    for (let tries = 0; tries < 100 && isThere(inner); tries++) await delay(50);
-    assert.equal(isThere(inner), false, "it goes on");
+    await eventually("it is gone", () => !isThere(inner));
     await assert.rejects(processes.kill("kill"), { code: "COMMAND_NOT_FOUND" });
     await processes.start(session, { id: "kill", command: "exit 3" });
     assert.equal((await ended("kill")).exitCode, 3);
   });
 
+  it("have an id once, also when two are asked for at the same time", async () => {
+    const session = sessions.get("twins");
+    const twins = [1, 2].map(() => processes.start(session, { id: "twin", command: "sleep 60" }));
+    const outcomes = await Promise.allSettled(twins);
+    assert.deepEqual(outcomes.map(({ status }) => status).toSorted(), ["fulfilled", "rejected"]);
+    await processes.kill("twin");
+  });
+
   it("are killed before their next command", async () => {
     await processes.start(sessions.get("kill"), { id: "script", command: "echo on; sleep 60; echo off" });
-    while ((await logged("script", "stdout")) === "") await delay(20);
+    await eventually("it runs", () => logged("script", "stdout"));
     await processes.kill("script");
     assert.equal((await ended("script")).exitCode, 143);
     assert.equal(await logged("script", "stdout"), "on\n");

@@ -1,5 +1,6 @@
 import { posix } from "node:path";
 import { type Clock, fulfilledWithin, type LiveSandbox, SandboxError, type Spool } from "@coppice/core";
+import { exitCodeOf } from "@coppice/core/backend";
 import type {
   Commands,
   LoggedCommand,
@@ -8,7 +9,6 @@ import type {
   StartedCommand,
 } from "@coppice/plugin-commands";
 import { ShellError } from "../shell/shell-error.js";
-import { exitCodeOf } from "../shell/exit-code.js";
 import { type CollectedOutput, OutputCollector } from "../shell/output-collector.js";
 import { newState, processStart } from "../shell/process-start.js";
 import { checkCommand, type ExecCommand, type Session } from "../shell/session.js";
@@ -160,7 +160,8 @@ export class SandboxProcesses {
 
   /** For the output of one command. */
   newCollector(maxBytes: number): OutputCollector {
-    return new OutputCollector({ maxBytes, spool: this.#options.spool });
+    const { sandbox, spool } = this.#options;
+    return new OutputCollector({ maxBytes, spool, owner: sandbox.record.owner });
   }
 
   /** @throws ShellError PROCESS_NOT_FOUND */

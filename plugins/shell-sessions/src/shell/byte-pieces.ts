@@ -1,4 +1,6 @@
-import type { SpoolFile } from "@coppice/core";
+import type { Spool } from "@coppice/core";
+
+export type SpoolFile = Awaited<ReturnType<Spool["open"]>>;
 
 /**
  * Bytes in the pieces in which they came, the first of them in a file when they are many: joining those of a large

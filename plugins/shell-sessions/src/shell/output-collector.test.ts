@@ -40,6 +40,18 @@ describe("collected output", () => {
     assert.ok((await output.stderr.join()).equals(bytes));
   });
 
+  it("is truncated when there is more than the limit of a stream, and not when there is as much", async () => {
+    for (const [bytes, isTruncated] of [
+      [1000, false],
+      [1001, true],
+    ] as const) {
+      const collector = new OutputCollector({ maxBytes: 1000 });
+      await collector.add({ stream: "stdout", data: bytesOf(bytes) });
+      await using output = await collector.result();
+      assert.deepEqual([output.truncated, (await output.stdout.join()).length], [isTruncated, 1000]);
+    }
+  });
+
   for (const waits of [true, false]) {
     it(`is in order, whatever its pieces are, also when nobody ${waits ? "reads it yet" : "waits for room"}`, async () => {
       const spool = spoolOf(32 * MiB);

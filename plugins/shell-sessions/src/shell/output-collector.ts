@@ -1,6 +1,6 @@
-import type { Spool, SpoolFile } from "@coppice/core";
+import type { Spool } from "@coppice/core";
 import type { Output } from "@coppice/core/backend";
-import { BytePieces } from "./byte-pieces.js";
+import { BytePieces, type SpoolFile } from "./byte-pieces.js";
 
 /** Size of the first piece of a stream; each further one is twice as large as the one before. */
 const FIRST_BYTES = 4 * 1024;
@@ -13,6 +13,8 @@ export interface CollectorOptions {
   readonly maxBytes: number;
   /** Where more than about 1 MiB of a stream goes; it stays in memory when absent. */
   readonly spool?: Spool;
+  /** Tenant whose share of the spool that is. */
+  readonly owner?: string;
 }
 
 /** To be disposed of when it was read. */
@@ -69,6 +71,7 @@ export class OutputCollector implements AsyncDisposable {
  */
 class StreamBytes implements AsyncDisposable {
   readonly #spool: Spool | undefined;
+  readonly #owner: string | undefined;
   /** Full pieces that are not in the file. */
   #full: Buffer[] = [];
   /** Never empty once there is a byte: the last one is always in memory. */
@@ -80,9 +83,10 @@ class StreamBytes implements AsyncDisposable {
   #writing: Promise<void> | undefined;
   leftBytes: number;
 
-  constructor({ maxBytes, spool }: CollectorOptions) {
+  constructor({ maxBytes, spool, owner }: CollectorOptions) {
     this.leftBytes = maxBytes;
     this.#spool = spool;
+    this.#owner = owner;
   }
 
   get room(): Promise<void> | undefined {
@@ -126,7 +130,7 @@ class StreamBytes implements AsyncDisposable {
   /** Moves full pieces to the file until there are none. Never rejects. */
   async #write(spool: Spool): Promise<void> {
     try {
-      this.#file ??= await spool.open();
+      this.#file ??= await spool.open(this.#owner);
       for (let piece = this.#full[0]; piece !== undefined; piece = this.#full[0]) {
         await this.#file.write(piece);
         this.#full.shift();

@@ -1,11 +1,10 @@
 import { posix } from "node:path";
 import { type Clock, type LiveSandbox, processEnvironment, Semaphore, type Spool } from "@coppice/core";
-import type { Exit, Signal } from "@coppice/core/backend";
+import { type Exit, type Signal, exitCodeOf } from "@coppice/core/backend";
 import type { Commands } from "@coppice/plugin-commands";
 import { ShellError } from "./shell-error.js";
 import type { ShellSessionsConfig } from "../shell-sessions-config.js";
 import { enterCommand } from "./driver.js";
-import { exitCodeOf } from "./exit-code.js";
 import { OutputCollector } from "./output-collector.js";
 import {
   checkCommand,
@@ -142,8 +141,9 @@ export class ShellSession implements Session {
   }
 
   async #exec(shell: Shell, command: ExecCommand): Promise<ExecResult> {
-    const { config, spool } = this.#options;
-    const collector = new OutputCollector({ maxBytes: config.maxOutput, spool });
+    const { config, sandbox, spool } = this.#options;
+    const { owner } = sandbox.record;
+    const collector = new OutputCollector({ maxBytes: config.maxOutput, spool, owner });
     try {
       const exitCode = await this.#run(shell, command, collector);
       return { exitCode, ...(await collector.result()) };

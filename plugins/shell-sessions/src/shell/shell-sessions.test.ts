@@ -11,6 +11,7 @@ import type { BytePieces } from "./byte-pieces.js";
 import { ShellError } from "./shell-error.js";
 import { shellSessionsConfig } from "../shell-sessions-config.js";
 import type { SandboxSessions } from "./session.js";
+import { SHELL_LABEL } from "./shell.js";
 import { ShellSessions } from "./shell-sessions.js";
 
 const text = async (pieces: BytePieces): Promise<string> => (await pieces.join()).toString();
@@ -249,6 +250,46 @@ describe("sessions of shells", { timeout: 180_000 }, () => {
       results,
       Array.from({ length: 30 }, (_, index) => `${index + 1}\n`),
     );
+  });
+
+  it("shells of an earlier server are ended at the first use of their sandbox, and nothing else is", async () => {
+    const { runtime } = sandbox;
+    const { name } = await runtime.user();
+    const left = async (label: string) => {
+      const args = ["-c", "sleep 600"];
+      const process = await runtime.spawn({
+        path: "sh",
+        args,
+        env: {},
+        cwd: "/",
+        user: name,
+        input: "pipe",
+        label,
+      });
+      return Object.assign(process, { label });
+    };
+    const [shell, other] = [await left(SHELL_LABEL), await left("another plugin's")];
+    const { ended } = sandbox;
+    const adopted: LiveSandbox = Object.create(sandbox, {
+      ended: { value: ended },
+      runtime: { value: runtime },
+      adopted: { value: async () => [shell, other] },
+    });
+    await shells.of(adopted);
+    const ending = await Promise.race([shell.exit, delay(5_000, undefined, { ref: false })]);
+    assert.equal(ending?.signal, "SIGKILL");
+    assert.equal(await Promise.race([other.exit, delay(200, "runs")]), "runs");
+    await other.kill("SIGKILL", "group");
+    await other.exit;
+  });
+
+  it("sessions of a sandbox that has ended are forgotten", async () => {
+    const ending = await server.sandboxes.create({ template: "base", timeoutMs: 60_000, secure: false });
+    const before = await shells.of(ending);
+    await before.get("one").exec({ command: "true" });
+    assert.equal(await shells.of(ending), before);
+    await server.sandboxes.kill(ending.record.id);
+    assert.notEqual(await shells.of(ending).catch(() => undefined), before);
   });
 
   it("commands are rows of the one table, which can kill them", async () => {

@@ -7,6 +7,36 @@ import { startTestServer } from "@coppice/core/testing";
 import localProcess from "@coppice/plugin-local-process";
 import { Shell } from "./shell.js";
 
+it("a command's output cannot say its end, its status or its directory: what looks like a mark is output", async () => {
+  await using server = await startTestServer({ plugins: [[localProcess, {}]] });
+  const { runtime } = await server.sandboxes.create({ template: "base", timeoutMs: 60_000, secure: false });
+  const shell = await Shell.start({
+    runtime,
+    env: { PATH: process.env["PATH"] ?? "" },
+    user: (await runtime.user()).name,
+    clock: systemClock,
+    shellTimeoutMs: 5_000,
+    killGraceMs: 1_000,
+  });
+  const marks = ["B\0", "E7\u001F/evil\0", "S\0", "E0\u001F/\0"].map(
+    (rest) => `\u001E${"0123456789abcdef".repeat(2)}${rest}`,
+  );
+  const forged = marks.join("");
+  const octal = Array.from(Buffer.from(forged), (byte) => `\\0${byte.toString(8)}`).join("");
+  const printed = `printf '%b' '${octal}'`;
+  const outputs = { stdout: "", stderr: "", terminal: "" };
+  const end = await shell.run({
+    command: `cd /tmp; ${printed}; ${printed} >&2; sleep 0.2; echo behind; (exit 3)`,
+    async onOutput({ stream, data }) {
+      outputs[stream] += Buffer.from(data).toString("latin1");
+    },
+  });
+  assert.deepEqual(outputs, { stdout: `${forged}behind\n`, stderr: forged, terminal: "" });
+  assert.ok(end.status !== undefined, "the shell lives");
+  assert.deepEqual([end.status, end.cwd.endsWith("/tmp")], [3, true]);
+  shell.close();
+});
+
 it("a signal of a time-out that comes after the end of its command does not reach the next one", async () => {
   await using server = await startTestServer({ plugins: [[localProcess, {}]] });
   const { runtime } = await server.sandboxes.create({ template: "base", timeoutMs: 60_000, secure: false });

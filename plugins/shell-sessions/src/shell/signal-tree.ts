@@ -1,5 +1,5 @@
-import { type Clock, fulfilledWithin } from "@coppice/core";
-import type { Sandbox, Signal } from "@coppice/core/backend";
+import { type Clock, within } from "@coppice/core";
+import { DEFAULT_PATH, runToEnd, type Sandbox, type Signal } from "@coppice/core/backend";
 
 export interface SignalTreeOptions {
   /** The process is signalled, too, and before the others: a script would go on with its next command. */
@@ -49,13 +49,7 @@ export async function signalTree(
   { includesRoot, ...limit }: SignalTreeOptions,
 ): Promise<void> {
   const args = ["-c", SCRIPT, "sh", signal.slice(3), String(pid), includesRoot ? "yes" : "no"];
-  const env = { PATH: "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" };
+  const env = { PATH: DEFAULT_PATH };
   const helper = await runtime.spawn({ path: "/bin/sh", args, env, cwd: "/", input: "none" });
-  const ended = (async () => {
-    for await (const _ of helper.output);
-    await helper.exit;
-  })();
-  if (await fulfilledWithin(ended, limit)) return;
-  ended.catch(() => undefined);
-  await helper.kill("SIGKILL", "group");
+  await within((until) => runToEnd(helper, { signal: until }), limit).catch(() => undefined);
 }

@@ -17,6 +17,8 @@ it("a client that takes no refusals is not read until it does", async () => {
   const states: boolean[] = [];
   for (let count = 0; count < 3; count++) {
     socket.emit("message", Buffer.from("x"), false);
+    // A message may wait for a turn of the event loop.
+    for (let turn = 0; turn < 5; turn++) await new Promise(setImmediate);
     states.push(reading.isPaused);
   }
   assert.deepEqual(states, [false, false, true]);

@@ -1,6 +1,17 @@
-import { type Clock, HttpError, type LiveSandbox, type Logger, type SurfaceRequest } from "@coppice/core";
+import type { IncomingMessage } from "node:http";
+import {
+  type Clock,
+  holdBytes,
+  HttpError,
+  type LiveSandbox,
+  type Logger,
+  releaseBytes,
+  type SurfaceRequest,
+  takeMessages,
+  toHttpError,
+  type WebSocket,
+} from "@coppice/core";
 import { bytesJson } from "@coppice/plugin-commands";
-import type { WebSocket } from "ws";
 import { ShellError } from "../shell/shell-error.js";
 import type { ShellSessionsConfig } from "../shell-sessions-config.js";
 import type { Dispatch } from "../wire/dispatch.js";
@@ -13,6 +24,8 @@ import { messageOfFrame, type SocketMessage, type SocketRequest } from "./socket
 import { SocketWriter } from "./socket-writer.js";
 
 export interface SocketClientOptions {
+  /** The request that the WebSocket was opened by. */
+  readonly message: IncomingMessage;
   readonly sandbox: LiveSandbox;
   readonly find: ReturnType<typeof routeMatcher>;
   readonly dispatch: Dispatch;
@@ -25,7 +38,6 @@ export interface SocketClientOptions {
 /** Answers the requests of one WebSocket, several at a time. */
 export class SocketClient {
   readonly #options: SocketClientOptions;
-  readonly #socket: WebSocket;
   readonly #writer: SocketWriter;
   /** Refusals that the client has not taken. */
   #refusals = 0;
@@ -34,24 +46,20 @@ export class SocketClient {
 
   constructor(socket: WebSocket, options: SocketClientOptions) {
     this.#options = options;
-    this.#socket = socket;
     this.#writer = new SocketWriter(socket);
-    socket.on("message", (data: Buffer, isBinary: boolean) => this.#take(data, isBinary));
+    takeMessages(socket, options.sandbox, (data, isBinary) => this.#take(data, isBinary));
     socket.once("close", () => {
       for (const running of this.#running.values()) running.abort();
     });
   }
 
-  #take(data: Buffer, isBinary: boolean): void {
+  async #take(data: Buffer, isBinary: boolean): Promise<void> {
     let message: SocketMessage;
     try {
       message = messageOfFrame(data, isBinary);
     } catch {
-      this.#refuse(
-        undefined,
-        new ShellError("VALIDATION_FAILED", "The message is no request and no cancellation"),
-      );
-      return;
+      const text = "The message is no request and no cancellation";
+      return await this.#refuse(undefined, new ShellError("VALIDATION_FAILED", text));
     }
     if (message.type === "cancel") {
       this.#running.get(message.id)?.abort();
@@ -60,21 +68,30 @@ export class SocketClient {
     const { id } = message;
     const { maxSocketRequests } = this.#options.config;
     if (this.#running.has(id)) {
-      this.#refuse(id, new ShellError("VALIDATION_FAILED", "A request with this id is being answered"));
+      await this.#refuse(id, new ShellError("VALIDATION_FAILED", "A request with this id is being answered"));
     } else if (this.#running.size >= maxSocketRequests) {
-      this.#refuse(
+      await this.#refuse(
         id,
         new ShellError("RESOURCE_BUSY", `The WebSocket has ${maxSocketRequests} requests already`),
       );
     } else {
+      const { message: opening, log } = this.#options;
+      try {
+        holdBytes(opening, data.length);
+      } catch (error) {
+        return await this.#refuse(id, new ShellError("RESOURCE_BUSY", toHttpError(error, log).message));
+      }
       const running = new AbortController();
       this.#running.set(id, running);
-      void this.#answer(message, running.signal).finally(() => this.#running.delete(id));
+      void this.#answer(message, running.signal).finally(() => {
+        this.#running.delete(id);
+        releaseBytes(opening, data.length);
+      });
     }
   }
 
   /** Refusals have their place in the queue of messages. A client that takes none is not read, or they would pile up. */
-  #refuse(id: string | undefined, error: ShellError): void {
+  async #refuse(id: string | undefined, error: ShellError): Promise<void> {
     const { status, body } = errorAnswer(error, this.#options.log);
     const { code, message, context } = body;
     const sent = this.#writer.send({
@@ -85,11 +102,11 @@ export class SocketClient {
       status,
       context,
     });
-    const { maxSocketRequests } = this.#options.config;
-    if (++this.#refusals === maxSocketRequests) this.#socket.pause();
-    void sent.then(() => {
-      if (this.#refusals-- === maxSocketRequests) this.#socket.resume();
+    this.#refusals += 1;
+    const taken = sent.then(() => {
+      this.#refusals -= 1;
     });
+    if (this.#refusals >= this.#options.config.maxSocketRequests) await taken;
   }
 
   /** Never rejects. */

@@ -1,3 +1,4 @@
+import { parseJson } from "@coppice/core";
 import { z } from "zod";
 
 const MAX_ID_LENGTH = 256;
@@ -22,5 +23,5 @@ export type SocketRequest = Extract<SocketMessage, { readonly type: "request" }>
 /** The message in a frame. @throws where it is none. */
 export function messageOfFrame(data: Buffer, isBinary: boolean): SocketMessage {
   if (isBinary) throw new Error("messages are text");
-  return socketMessage.parse(JSON.parse(data.toString()));
+  return socketMessage.parse(parseJson(data));
 }

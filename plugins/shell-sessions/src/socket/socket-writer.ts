@@ -1,5 +1,4 @@
-import { Semaphore } from "@coppice/core";
-import type { WebSocket } from "ws";
+import { Semaphore, type WebSocket } from "@coppice/core";
 
 /** Sends messages by a WebSocket, one after the other, each when the client has taken the one before. */
 export class SocketWriter {

@@ -19,12 +19,14 @@ export interface ShellServer extends AsyncDisposable {
   events(method: string, path: string, body?: unknown): Promise<readonly Record<string, unknown>[]>;
 }
 
-/** A server with the plugin and one sandbox. @param more plugins. */
+/** A server with the plugin and one sandbox. @param more plugins. @param overrides of the server's configuration. */
 export async function startShellServer(
   settings: Readonly<Record<string, unknown>> = {},
   more: readonly (readonly [Plugin, object])[] = [],
+  overrides: Readonly<Record<string, unknown>> = {},
 ): Promise<ShellServer> {
   const server = await startTestServer({
+    server: overrides,
     plugins: [[commands, {}], [localProcess, {}], [shellSessions, settings], ...more],
   });
   const sandbox = await server.sandboxes.create({ template: "base", timeoutMs: 600_000, secure: false });

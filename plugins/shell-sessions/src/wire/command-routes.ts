@@ -1,7 +1,7 @@
+import { exitCodeOf } from "@coppice/core/backend";
 import { posix } from "node:path";
 import type { OutputPiece, StartedCommand } from "@coppice/plugin-commands";
 import type { SandboxProcesses } from "../processes/sandbox-processes.js";
-import { exitCodeOf } from "../shell/exit-code.js";
 import {
   checkCommand,
   type ExecCommand,

@@ -1,4 +1,5 @@
-import { type Clock, fulfilledWithin, type Logger } from "@coppice/core";
+import type { Clock, Logger } from "@coppice/core";
+import { withKeepalives } from "@coppice/plugin-commands";
 import { errorAnswer } from "./shell-errors.js";
 import { errorEvent } from "./route.js";
 
@@ -17,18 +18,8 @@ export async function* eventTexts(
   events: Events,
   { clock, heartbeatMs, log, signal }: EventTextsOptions,
 ): AsyncGenerator<string> {
-  const iterator = withError(events, { log, signal });
-  try {
-    for (;;) {
-      const next = iterator.next();
-      while (!(await fulfilledWithin(next, { clock, timeoutMs: heartbeatMs }))) yield "";
-      const { done, value } = await next;
-      if (done === true) return;
-      yield JSON.stringify(value);
-    }
-  } finally {
-    await iterator.return(undefined);
-  }
+  const source = withKeepalives(withError(events, { log, signal }), { intervalMs: heartbeatMs, clock });
+  for await (const value of source) yield value === undefined ? "" : JSON.stringify(value);
 }
 
 /** Events as server-sent events. */

@@ -1,5 +1,14 @@
 import { Readable } from "node:stream";
-import { type Clock, type PluginContext, readBody, requestOf, type Router, targetOf } from "@coppice/core";
+import {
+  type Clock,
+  isTurnOver,
+  laterTurn,
+  type PluginContext,
+  readJsonText,
+  requestOf,
+  type Router,
+  targetOf,
+} from "@coppice/core";
 import { bytesJson } from "@coppice/plugin-commands";
 import type { ShellSessionsConfig } from "../shell-sessions-config.js";
 import type { Dispatch } from "./dispatch.js";
@@ -41,7 +50,11 @@ async function serve(
   const sandbox = targetOf(ctx);
   let answer: ShellAnswer;
   try {
-    const body = route.method === "POST" ? parsed(await readBody(ctx.req, config.maxBody)) : undefined;
+    const text = route.method === "POST" ? await readJsonText(ctx.req, config.maxBody) : undefined;
+    // To join, to parse and to write a long one takes some milliseconds each.
+    if (isTurnOver()) await laterTurn(sandbox);
+    const body = text && parsed(text);
+    if (isTurnOver()) await laterTurn(sandbox);
     const headerSession = access.sessionOf(sandbox.record.accessToken, { headers, url });
     const { searchParams: query } = url;
     answer = await dispatch(route, {

@@ -36,6 +36,33 @@ describe("processes over HTTP", { timeout: 120_000 }, () => {
     assert.ok(Date.parse(String(startTime)) <= Date.parse(String(endTime)));
   });
 
+  it("have any text in their directory and their variables, and none of it is run", async () => {
+    const attacks = [
+      "''; touch made #",
+      "'; touch made; '",
+      "$(touch made)",
+      "`touch made`",
+      "'\\''; touch made #",
+      "a\ntouch made\n",
+    ];
+    for (const [index, attack] of attacks.entries()) {
+      const processId = `quoted${index}`;
+      const command = 'printf %s "$GIVEN"';
+      await start({ command, processId, env: { GIVEN: attack } });
+      const printed = (await follow(processId)).filter(({ type }) => type === "stdout");
+      assert.equal(printed.map(({ data }) => data).join(""), attack);
+      await start({ command, processId: `${processId}d`, cwd: `/none/${attack}` });
+      const events = await follow(`${processId}d`);
+      assert.deepEqual(events.at(-1)?.["exitCode"], 1, attack);
+      const told = events.filter(({ type }) => type === "stderr").map(({ data }) => data);
+      assert.equal(told.join(""), `Failed to change directory to '/none/${attack}'\n`);
+    }
+    const { stdout } = await shell.json("POST", "/api/execute", {
+      command: "ls -d made /made /workspace/made 2>&1 | grep -c '^[^:]*made$'; pwd",
+    });
+    assert.match(String(stdout), /^0\n/);
+  });
+
   it("are listed by status and killed, once", async () => {
     await start({ command: "sleep 60", processId: "two" });
     const { processId } = await shell.json("POST", "/api/execute", { command: "sleep 60", background: true });

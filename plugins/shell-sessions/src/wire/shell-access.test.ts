@@ -1,4 +1,7 @@
 import assert from "node:assert/strict";
+import { once } from "node:events";
+import { type IncomingMessage, request } from "node:http";
+import { buffer } from "node:stream/consumers";
 import { after, before, describe, it } from "node:test";
 import type { LiveSandbox } from "@coppice/core";
 import { type ShellServer, startShellServer } from "../testing/shell-server.js";
@@ -64,10 +67,38 @@ describe("access to shell sessions", { timeout: 120_000 }, () => {
     assert.equal((await of(secured.record.id, "/api/ping", own))[0], 404);
   });
 
+  it("is not served on the operator's listener", async () => {
+    const path = `${below(secured.record.id)}/api/ping`;
+    const headers = { "x-access-token": token };
+    assert.equal((await fetch(shell.server.url + path, { headers })).status, 200);
+    assert.equal((await fetch(shell.server.urls["ops"] + path, { headers })).status, 404);
+  });
+
   it("refuses pages of other web sites where there is no token", async () => {
     const path = `${below(shell.sandbox.record.id)}/api/ping`;
     assert.equal(await statusAt(path), 200);
     assert.equal(await statusAt(path, { origin: "https://elsewhere.example" }), 403);
+  });
+
+  it("refuses them also where the listener cannot tell, behind a proxy with a public name, and runs nothing", async () => {
+    await using open = await startShellServer({}, [], { http: { allowedHosts: ["public.example"] } });
+    const execute = async (headers: Readonly<Record<string, string>>) => {
+      const body = JSON.stringify({ command: "touch made" });
+      const sent = request(`${open.url}/api/execute`, {
+        method: "POST",
+        headers: { host: "public.example", ...headers },
+      });
+      sent.end(body);
+      const [answer] = (await once(sent, "response")) as [IncomingMessage];
+      return { status: answer.statusCode, text: (await buffer(answer)).toString() };
+    };
+    const { status, text } = await execute({ origin: "https://evil.example" });
+    assert.equal(status, 403, text);
+    assert.match(text, /it is not for web pages/);
+    const { data } = await open.json("GET", "/api/session/list");
+    assert.deepEqual(data, []);
+    // A program that is no page.
+    assert.equal((await execute({})).status, 200);
   });
 
   it("takes `Authorization` for a session where it is no token", async () => {

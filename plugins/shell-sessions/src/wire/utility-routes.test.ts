@@ -23,3 +23,12 @@ it("a stream has comments in silence", { timeout: 60_000 }, async () => {
   assert.match(text, /\n\n: heartbeat\n\n/);
   assert.match(text, /"exitCode":0\}\n\n$/);
 });
+
+it("a body with very many values is refused before it is parsed", { timeout: 60_000 }, async () => {
+  await using shell = await startShellServer();
+  const more = Array.from({ length: 6000 }, () => ({}));
+  const answer = await shell.ask("POST", "/api/execute", { command: "true", more });
+  assert.equal(answer.status, 400);
+  assert.match(await answer.text(), /more than 5000 values/);
+  assert.equal((await shell.ask("POST", "/api/execute", { command: "true", more: [1] })).status, 200);
+});

@@ -1,5 +1,4 @@
 import {
-  type Backends,
   type Clock,
   type Logger,
   type Peers,
@@ -10,7 +9,7 @@ import {
   type Templates,
   tenantOf,
 } from "@coppice/core";
-import type { SandboxBackend } from "@coppice/core/backend";
+import type { Backends, SandboxBackend } from "@coppice/core/backend";
 import type { BuildRequests } from "../catalog/build-requests.js";
 import type { Catalog } from "../catalog/catalog.js";
 import type { BuildRecord } from "../model/build-record.js";
@@ -23,6 +22,7 @@ import type { TemplatesStore } from "../store/templates-store.js";
 import type { TemplatesConfig } from "../templates-config.js";
 import type { Uploads } from "../uploads/uploads.js";
 import type { UploadTickets } from "../uploads/upload-tickets.js";
+import { REASONS } from "../reasons.js";
 
 /** The parts of the server that routes of templates use. */
 export interface ApiServices {
@@ -64,7 +64,7 @@ export function buildingBackend({
     config.backend === undefined
       ? "this server does not build templates by API, because none of its backends has images: its operator lists templates in sandboxes.templates, and a snapshot of a sandbox is one under its name"
       : `backend '${config.backend}' cannot build templates (templates.backend)`;
-  throw new SandboxError("template_building_unsupported", text);
+  throw new SandboxError(REASONS.template_building_unsupported, text);
 }
 
 /**
@@ -76,7 +76,7 @@ export function ownBuild(
   { catalog, store }: Pick<ApiServices, "catalog" | "store">,
 ): { readonly template: TemplateRecord; readonly build: BuildRecord | undefined } {
   const template = catalog.own((ctx.params["id"] ?? "").toLowerCase(), tenantOf(ctx));
-  const build = store().builds.find((ctx.params["build"] ?? "").toLowerCase());
+  const build = store().builds.get({ id: (ctx.params["build"] ?? "").toLowerCase() });
   return { template, build: build?.templateId === template.id ? build : undefined };
 }
 

@@ -4,11 +4,11 @@ import { type BuildLimits, type BuildRecord, LEAST_MEMORY_MIB } from "../model/b
 import type { BuildBase } from "../model/build-request.js";
 import { debianBase } from "../model/recipe-settings.js";
 import type { Transfer } from "../model/transfer.js";
-import { SandboxError } from "@coppice/core";
+import { SandboxError, MEBIBYTE } from "@coppice/core";
 import type { SandboxBackend } from "@coppice/core/backend";
 import type { TemplatesConfig } from "../templates-config.js";
+import { REASONS } from "../reasons.js";
 
-const MEBIBYTE = 2 ** 20;
 const MAX_NAME = 1000;
 
 const tags = z.array(z.string().max(MAX_NAME)).max(1000);
@@ -93,11 +93,11 @@ function baseOf({
 }): BuildBase {
   if (fromDebian && !fromImage && !fromTemplate) return { kind: "debian", ...fromDebian };
   if (fromDebian)
-    throw new SandboxError("template_build_invalid", "fromDebian goes with neither of the others");
+    throw new SandboxError(REASONS.template_build_invalid, "fromDebian goes with neither of the others");
   if (fromImage && !fromTemplate)
     return { kind: "image", reference: fromImage, credentials: fromImageRegistry ?? undefined };
   if (fromTemplate && !fromImage) return { kind: "template", reference: fromTemplate };
-  throw new SandboxError("template_build_invalid", "must specify either fromImage or fromTemplate");
+  throw new SandboxError(REASONS.template_build_invalid, "must specify either fromImage or fromTemplate");
 }
 
 export interface LimitsOptions {
@@ -111,16 +111,16 @@ export function limitsOf(
   { config, backend }: LimitsOptions,
 ): BuildLimits {
   const refuse = (text: string): never => {
-    throw new SandboxError("template_limits_invalid", text);
+    throw new SandboxError(REASONS.template_limits_invalid, text);
   };
+  const help = "(if you need more, ask the operator of this server)";
   const cpus = cpuCount ?? config.defaultCpuCount;
-  if (cpus > config.maxCpuCount) refuse(`CPU count must be at most ${config.maxCpuCount}`);
+  if (cpus > config.maxCpuCount) refuse(`CPU count can't be higher than ${config.maxCpuCount} ${help}`);
   if (cpus !== 1 && cpus % 2 !== 0) refuse("CPU count must be 1 or an even number");
   const memoryMiB = memoryMB ?? Math.floor(config.defaultMemory / MEBIBYTE);
   const mostMiB = Math.floor(config.maxMemory / MEBIBYTE);
   if (memoryMiB % 2 !== 0) refuse("Memory must be divisible by 2");
-  if (memoryMiB > mostMiB)
-    refuse(`Memory can't be higher than ${mostMiB} MiB (if you need more, ask the operator of this server)`);
+  if (memoryMiB > mostMiB) refuse(`Memory can't be higher than ${mostMiB} MiB ${help}`);
   const diskMiB = minFreeDiskMb ?? 0;
   const mostDiskMiB = Math.floor(config.maxDisk / MEBIBYTE);
   if (diskMiB > mostDiskMiB) refuse(`Free disk can't be higher than ${mostDiskMiB} MiB`);

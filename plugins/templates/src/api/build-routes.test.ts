@@ -2,6 +2,7 @@ import assert from "node:assert/strict";
 import { after, before, describe, it } from "node:test";
 import { Readable } from "node:stream";
 import { setTimeout as sleep } from "node:timers/promises";
+import { Tenants } from "@coppice/core";
 import { fakeClock } from "@coppice/core/testing";
 import { BuildFailure } from "../model/build-failure.js";
 import {
@@ -142,7 +143,7 @@ describe("builds of templates", () => {
       [{ name: "base" }, 403, /^template 'base' is one of this server's configuration/],
       [{ name: "ok", cpuCount: 0 }, 400, /^validation error/],
       [{ name: "ok", cpuCount: 1.5 }, 400, /^validation error/],
-      [{ name: "ok", cpuCount: 34 }, 400, /^CPU count must be at most 32$/],
+      [{ name: "ok", cpuCount: 34 }, 400, /^CPU count can't be higher than 32 /],
       [{ name: "ok", cpuCount: 3 }, 400, /^CPU count must be 1 or an even number$/],
       [{ name: "ok", memoryMB: 127 }, 400, /^validation error/],
       [{ name: "ok", memoryMB: 129 }, 400, /^Memory must be divisible by 2$/],
@@ -152,7 +153,7 @@ describe("builds of templates", () => {
       [{ name: ["ok"] }, 400, /^validation error: name/],
       [{ name: "ok", tags: "v1" }, 400, /^validation error: tags/],
       [
-        { name: "ok", tags: Array.from({ length: 9_000 }, (_, index) => `t${index}`) },
+        { name: "ok", tags: Array.from({ length: 4_500 }, (_, index) => `t${index}`) },
         400,
         /^validation error: tags/,
       ],
@@ -374,6 +375,16 @@ describe("many builds", () => {
     );
   });
 
+  it("requests that are never started are forgotten like other builds, however many there are", async () => {
+    await using server = await templatesServer({ settings: { maxBuilds: 3 } });
+    for (let requests = 0; requests < 8; requests += 1)
+      assert.equal((await server.ask("POST /v3/templates", { name: "one" })).status, 202);
+    const { json } =
+      await server.ask<readonly { readonly buildCount: number; names: string[] }[]>("GET /templates");
+    const counts = json.filter(({ names }) => names.includes("default/one")).map((one) => one.buildCount);
+    assert.deepEqual(counts, [3]);
+  });
+
   it("the start of a build cancels a running one of its template that shares a tag", async () => {
     await using server = await templatesServer();
     const aborted = Promise.withResolvers<unknown>();
@@ -421,6 +432,31 @@ describe("many builds", () => {
     const requested = await Promise.all(["a", "b", "c", "d", "e"].map((name) => server.build(name)));
     for (const one of requested) assert.equal((await server.ended(one)).status, "ready");
     assert.equal(most, 2);
+  });
+
+  it("one of several tenants leaves turns to the others, and templates of the configuration count for none", async () => {
+    await using server = await templatesServer({
+      server: { sandboxes: { templates: { base: {} } } },
+      settings: { buildConcurrency: 4, recipes: { base: { from: { debian: { suite: "trixie" } } } } },
+    });
+    const begun: string[] = [];
+    server.builder.script = (request, surroundings) => {
+      begun.push(request.tenant);
+      if (request.tenant !== "evil") return server.builder.make(request, surroundings);
+      return new Promise((_resolve, reject) =>
+        surroundings.signal.addEventListener("abort", () => reject(surroundings.signal.reason as Error)),
+      );
+    };
+    const slow = (name: string) => server.build(name, { tenant: "evil" });
+    // Alone, with the templates of the server, it may have all turns.
+    const alone = [await slow("a"), await slow("b"), await slow("c")];
+    while (begun.filter((tenant) => tenant === "evil").length < 3) await sleep(5);
+    for (const { templateID, buildID } of alone)
+      await server.ask(`POST /templates/${templateID}/builds/${buildID}/cancel`, {}, "evil");
+    server.resolve(Tenants).add(() => ["acme", "evil"]);
+    for (const name of ["e", "f", "g", "h"]) await slow(name);
+    assert.equal((await server.ended(await server.build("own", { tenant: "acme" }), "acme")).status, "ready");
+    assert.equal(begun.filter((tenant) => tenant === "evil").length, 3 + 2);
   });
 
   it("a build that takes too long, or is not started in time, fails", async () => {

@@ -10,9 +10,10 @@ import {
 } from "@coppice/core";
 import { z } from "zod";
 import type { BuildRecord } from "../model/build-record.js";
-import { LOG_LEVELS } from "../store/log-table.js";
+import { LOG_LEVELS } from "../model/build-log.js";
 import { type ApiServices, buildingBackend, type Context, isBuildId, ownBuild } from "./api-services.js";
 import { limitsOf, logEntryBody, requestBody, startBody, statusBody } from "./build-bodies.js";
+import { REASONS } from "../reasons.js";
 
 const MAX_ENTRIES = 100;
 /** Of the step that failed, in the reason of a failure. */
@@ -44,7 +45,7 @@ export function mountBuilds(router: Router, services: ApiServices): void {
     const backend = buildingBackend(services);
     const body = await readJsonBody(ctx.req, requestBody, { limitBytes: config.maxBody });
     const name = body.name || body.alias;
-    if (!name) throw new SandboxError("template_build_invalid", "Name is required");
+    if (!name) throw new SandboxError(REASONS.template_build_invalid, "Name is required");
     // A template is built where its earlier builds are.
     await peers.requireMaker(ctx, { kind: "template", reference: name });
     const limits = limitsOf(body, { config, backend });
@@ -71,7 +72,7 @@ export function mountBuilds(router: Router, services: ApiServices): void {
   router.post("/v2/templates/:id/builds/:build", async (ctx) => {
     const text = ctx.params["build"] ?? "";
     if (!isBuildId(text))
-      throw new SandboxError("template_build_invalid", `Invalid build ID: ${text.slice(0, 100)}`);
+      throw new SandboxError(REASONS.template_build_invalid, `Invalid build ID: ${text.slice(0, 100)}`);
     const { template, build } = ownBuild(ctx, services);
     if (build === undefined) {
       const refused = `template '${ctx.params["id"]}' has no build '${text}'`;
@@ -125,15 +126,15 @@ export function mountBuilds(router: Router, services: ApiServices): void {
 /** The build of a path, as it is now, with all of its log. @throws SandboxError build_not_found */
 function known(ctx: Context, services: ApiServices): BuildRecord {
   const text = ctx.params["build"] ?? "";
-  if (!isBuildId(text)) throw new SandboxError("template_build_invalid", "Invalid build id");
+  if (!isBuildId(text)) throw new SandboxError(REASONS.template_build_invalid, "Invalid build id");
   services.queue.flush(text.toLowerCase());
   const { build } = ownBuild(ctx, services);
   if (build?.state === "waiting") {
     expireWaiting(services);
-    return services.store().builds.find(build.id) ?? build;
+    return services.store().builds.get({ id: build.id }) ?? build;
   }
   if (build !== undefined) return build;
-  throw new SandboxError("build_not_found", `Build '${text}' not found`);
+  throw new SandboxError(REASONS.build_not_found, `Build '${text}' not found`);
 }
 
 function expireWaiting({ store, clock, config }: ApiServices): void {

@@ -7,6 +7,7 @@ import { entriesOfTar } from "@coppice/core/testing";
 import type { ImagePusher, PushedFiles, PushOptions } from "../images/image-pusher.js";
 import { LABEL, readPushedTemplate } from "../model/pushed-template.js";
 import { START, templatesServer, type TemplatesServer } from "../testing/templates-server.js";
+import { REASONS } from "../reasons.js";
 
 interface Settings {
   readonly User: string;
@@ -32,7 +33,7 @@ describe("the route of pushes", () => {
   before(async () => {
     const pusher: Pick<ImagePusher, "target"> = {
       target({ reference }) {
-        if (!reference.includes("/")) throw new SandboxError("image_target_invalid", "no registry");
+        if (!reference.includes("/")) throw new SandboxError(REASONS.image_target_invalid, "no registry");
         targets.push(reference);
         return { push: (files, options) => push(files, options) };
       },
@@ -109,7 +110,7 @@ describe("the route of pushes", () => {
   });
 
   it("ends with the reason of a failure", async () => {
-    push = () => Promise.reject(new SandboxError("image_not_pushed", "access denied"));
+    push = () => Promise.reject(new SandboxError(REASONS.image_not_pushed, "access denied"));
     const { status, lines } = await ask({ template: "own:v1", image: "registry/own" });
     assert.deepEqual([status, lines], [200, [{ error: { message: "access denied" } }]]);
   });

@@ -1,15 +1,9 @@
-import {
-  parseTemplateReference,
-  readJsonBody,
-  type Router,
-  SandboxError,
-  type TemplateReference,
-  tenantOf,
-} from "@coppice/core";
+import { parseTemplateReference, readJsonBody, type Router, SandboxError, tenantOf } from "@coppice/core";
 import { z } from "zod";
 import { requireUnconfigured } from "../catalog/build-requests.js";
 import { assignTags, parseRemovedTags, parseTags } from "../catalog/template-tags.js";
 import type { ApiServices } from "./api-services.js";
+import type { TemplateReference } from "../model/template-record.js";
 
 const MAX_NAME = 1000;
 const MAX_TAGS = 1000;
@@ -44,7 +38,7 @@ export function mountTags(router: Router, services: ApiServices): void {
     requireUnconfigured(name, templates);
     await peers.requireHere(ctx, { kind: "template", reference: name });
     const { id } = catalog.own(name, tenantOf(ctx));
-    store().tags.remove(id, unwanted);
+    store().tags.remove({ templateId: id, name: unwanted });
     await sharing?.changed(id);
     ctx.status = 204;
   });

@@ -1,13 +1,13 @@
 import { createHash } from "node:crypto";
 import {
   ENVD_VERSION,
-  type Limits,
   type LiveSandbox,
   type SandboxRecord,
   type SnapshotRecord,
   type TemplateFacts,
 } from "@coppice/core";
-import type { BuildRecord, BuildState } from "../model/build-record.js";
+import type { Limits } from "@coppice/core/backend";
+import type { BuildRecord } from "../model/build-record.js";
 import type { TemplateRecord } from "../model/template-record.js";
 import type { Tag } from "../store/tag-table.js";
 
@@ -17,9 +17,11 @@ const NO_BUILD = "00000000-0000-0000-0000-000000000000";
 /** A template of the configuration and its use by a tenant's sandboxes. */
 export interface ConfiguredTemplate {
   readonly template: TemplateFacts;
+  /** Undefined where it has never been built here. */
+  readonly recipe: Pick<BuiltTemplate, "template" | "buildCount" | "newest"> | undefined;
   /** Those that were made from it, not from a snapshot of one. */
   readonly sandboxes: readonly LiveSandbox[];
-  /** Start of the server, which stands for the templates' missing dates. */
+  /** Start of the server, which stands for missing dates. */
   readonly servedSinceMs: number;
 }
 
@@ -38,9 +40,11 @@ export interface BuiltTemplate {
 export type TemplateBody = ReturnType<typeof configuredBody> | ReturnType<typeof builtBody>;
 
 /** A template of the configuration, in lists. */
-export function configuredBody({ template, sandboxes, servedSinceMs }: ConfiguredTemplate) {
-  const since = new Date(servedSinceMs).toISOString();
+export function configuredBody({ template, recipe, sandboxes, servedSinceMs }: ConfiguredTemplate) {
   const { name, aliases, limits } = template;
+  const { createdAtMs = servedSinceMs, updatedAtMs = servedSinceMs } = recipe?.template ?? {};
+  const status: BuildRecord["state"] =
+    template.build !== undefined ? "ready" : (recipe?.newest?.state ?? "ready");
   return {
     templateID: name,
     buildID: template.build?.id ?? buildIdOf(name),
@@ -48,13 +52,14 @@ export function configuredBody({ template, sandboxes, servedSinceMs }: Configure
     names: [name, ...aliases],
     aliases: [name, ...aliases],
     ...limitsBody(limits),
-    createdAt: since,
-    updatedAt: since,
+    createdAt: new Date(createdAtMs).toISOString(),
+    updatedAt: new Date(updatedAtMs).toISOString(),
     createdBy: null,
+    // How much other tenants use it is none of this one's business.
     lastSpawnedAt: lastStart(sandboxes.map(({ record }) => record)),
     spawnCount: sandboxes.length,
-    buildCount: 1,
-    buildStatus: "ready" as const,
+    buildCount: recipe?.buildCount ?? 1,
+    buildStatus: status,
     envdVersion: ENVD_VERSION,
   };
 }
@@ -62,13 +67,13 @@ export function configuredBody({ template, sandboxes, servedSinceMs }: Configure
 /** The details of a template of the configuration, whose only build is the served one. */
 export function configuredDetailBody(configured: ConfiguredTemplate) {
   const body = configuredBody(configured);
-  const { buildID, cpuCount, memoryMB, diskSizeMB, createdAt, updatedAt, envdVersion } = body;
+  const { buildID, cpuCount, memoryMB, diskSizeMB, createdAt, updatedAt, envdVersion, buildStatus } = body;
   const build = {
     buildID,
-    status: "ready",
+    status: buildStatus,
     createdAt,
     updatedAt,
-    finishedAt: createdAt,
+    ...(buildStatus === "ready" && { finishedAt: updatedAt }),
     cpuCount,
     memoryMB,
     diskSizeMB,
@@ -80,7 +85,7 @@ export function configuredDetailBody(configured: ConfiguredTemplate) {
 /** A template that a client builds, in lists. */
 export function builtBody({ template, buildCount, newest, current, defaultLimits }: BuiltTemplate) {
   const { id, isPublic, namespace, alias, createdAtMs, updatedAtMs, lastSpawnedAtMs, spawnCount } = template;
-  const status: BuildState = newest?.state ?? "waiting";
+  const status: BuildRecord["state"] = newest?.state ?? "waiting";
   return {
     templateID: id,
     buildID: current?.id ?? NO_BUILD,

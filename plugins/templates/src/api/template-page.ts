@@ -1,8 +1,7 @@
 import {
   firstPage,
-  type Gathered,
+  type gatherAnswers,
   mergedPage,
-  type Page,
   pageFields,
   parseInput,
   SandboxError,
@@ -16,7 +15,7 @@ const listQuery = z.object(pageFields);
 const listed = z.array(z.looseObject({ createdAt: z.string(), templateID: z.string() }));
 
 /** What other servers have answered to the request of a list. */
-export function listedBy(answers: Gathered["answers"]): readonly Position[] {
+export function listedBy(answers: Awaited<ReturnType<typeof gatherAnswers>>): readonly Position[] {
   return answers.flatMap(({ body }) => listed.parse(body));
 }
 
@@ -36,8 +35,8 @@ const LAST = new Date(0).toISOString();
 export function templatePage(
   { configured, built }: ListedTemplates,
   query: URLSearchParams,
-  answers: Gathered["answers"],
-): Page<Position> {
+  answers: Awaited<ReturnType<typeof gatherAnswers>>,
+): ReturnType<typeof firstPage<Position>> {
   const { limit, nextToken } = parseInput(listQuery, Object.fromEntries(query));
   const after = nextToken === "" ? undefined : readPosition(nextToken);
   const names = new Set(configured.map(({ templateID }) => templateID));

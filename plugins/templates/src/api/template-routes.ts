@@ -30,6 +30,7 @@ import {
   tagsBody,
 } from "./template-body.js";
 import { listedBy, type ListedTemplates, templatePage } from "./template-page.js";
+import { REASONS } from "../reasons.js";
 
 const changeBody = z.object({ public: z.boolean().optional() });
 const buildsQuery = z.object(pageFields);
@@ -129,7 +130,7 @@ export function mountTemplates(router: Router, services: ApiServices): void {
       requireUnused(template);
       await sharing?.removed(template.id);
       for (const build of store().builds.unfinished(template.id)) queue.cancel(build);
-      store().templates.remove(template.id);
+      store().templates.remove({ id: template.id });
       await keeper.sweep();
     }
     ctx.status = 204;
@@ -162,7 +163,7 @@ export function mountTemplates(router: Router, services: ApiServices): void {
   function all(carrier: RequestCarrier): ListedTemplates {
     // The server that asks has the same configuration.
     const configured = requestOf(carrier).isPassedOn ? [] : templates.all();
-    const built = store().templates.list(tenantOf(carrier));
+    const built = store().templates.list({ owner: tenantOf(carrier) });
     return {
       configured: configured.map((template) => configuredBody(useOf(template, carrier))),
       built: built.map((template) => builtBody(builtOf(template))),
@@ -173,19 +174,18 @@ export function mountTemplates(router: Router, services: ApiServices): void {
     const sandboxes = sandboxesOf(carrier, services.sandboxes)
       .list()
       .filter(({ record }) => record.template === template.name && record.snapshot === undefined);
-    return { template, sandboxes, servedSinceMs };
+    const built = templates.isBuilt(template.name) ? store().templates.get({ id: template.name }) : undefined;
+    return { template, recipe: built && builtOf(built), sandboxes, servedSinceMs };
   }
 
   function builtOf(template: TemplateRecord): BuiltTemplate {
     const { builds } = store();
-    const newest =
-      builds.newest(template.id, "default") ??
-      builds.list(template.id, { limit: 1, before: Number.MAX_SAFE_INTEGER })[0];
+    const newest = builds.newest(template.id, "default") ?? builds.list(template.id, { limit: 1 })[0];
     const current = builds.tagged(template.id, "default");
     const backend = services.backends.all().find(({ name }) => name === (current ?? newest)?.backend);
     return {
       template,
-      buildCount: builds.count(template.id),
+      buildCount: builds.count({ templateId: template.id }),
       newest,
       current,
       defaultLimits: backend?.defaultLimits,
@@ -200,7 +200,7 @@ export function mountTemplates(router: Router, services: ApiServices): void {
     const reference = ctx.params["id"] ?? "";
     const template = ownOf(find(reference, ctx), reference, ctx);
     if (isPublic !== undefined) {
-      store().templates.publish(template.id, isPublic, clock.now());
+      store().templates.update({ id: template.id }, { isPublic, updatedAtMs: clock.now() });
       await sharing?.changed(template.id);
     }
     return template;
@@ -219,13 +219,13 @@ export function mountTemplates(router: Router, services: ApiServices): void {
     if (users.length === 0) return;
     const state = users.every(({ record }) => record.state === "paused") ? "paused" : "running";
     const text = `cannot delete template '${alias}' because there are ${state} sandboxes using it`;
-    throw new SandboxError("template_in_use", text);
+    throw new SandboxError(REASONS.template_in_use, text);
   }
 }
 
 function requireOwner({ owner }: TemplateRecord, carrier: RequestCarrier): void {
   if (owner !== tenantOf(carrier))
-    throw new SandboxError("template_not_owned", "User does not have access to the template");
+    throw new SandboxError(REASONS.template_not_owned, "User does not have access to the template");
 }
 
 function notFound(name: string): SandboxError {

@@ -26,7 +26,8 @@ describe("uploads for COPY steps", () => {
   const start = async () => {
     const settings = {
       maxUpload: "1KiB",
-      maxUploads: "3KiB",
+      // Room for three, however small they are.
+      maxUploads: "195KiB",
       uploadsKept: "1h",
       buildTimeout: "30m",
       waitingTimeout: "30m",

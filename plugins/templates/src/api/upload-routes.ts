@@ -1,6 +1,15 @@
-import { type Clock, type Guard, requestOf, type Router, SandboxError, tenantOf } from "@coppice/core";
+import {
+  type Clock,
+  type Guard,
+  permit,
+  requestOf,
+  type Router,
+  SandboxError,
+  tenantOf,
+} from "@coppice/core";
 import type { UploadTickets } from "../uploads/upload-tickets.js";
 import { type ApiServices, buildingBackend } from "./api-services.js";
+import { REASONS } from "../reasons.js";
 
 const HASH = /^[0-9a-f]{64}$/;
 
@@ -8,10 +17,11 @@ const HASH = /^[0-9a-f]{64}$/;
 export function mountUploadLinks(router: Router, services: ApiServices): void {
   const { config, clock, catalog, uploads, tickets } = services;
 
-  router.get("/templates/:id/files/:hash", (ctx) => {
+  // The link allows to write.
+  router.get("/templates/:id/files/:hash", permit("write"), (ctx) => {
     buildingBackend(services);
     const { id = "", hash = "" } = ctx.params;
-    if (!HASH.test(hash)) throw new SandboxError("template_build_invalid", "Invalid files hash");
+    if (!HASH.test(hash)) throw new SandboxError(REASONS.template_build_invalid, "Invalid files hash");
     const tenant = tenantOf(ctx);
     requireOwn(id, tenant);
     const { headers, protocol } = requestOf(ctx);

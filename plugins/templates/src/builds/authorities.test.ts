@@ -18,7 +18,9 @@ it(
     const directory = await mkdtemp(join(tmpdir(), "coppice-authorities-"));
     context.after(() => rm(directory, { recursive: true, force: true }));
     const certificates = join(directory, "authorities.pem");
-    await writeFile(certificates, "first");
+    const pemOf = (text: string): string =>
+      `-----BEGIN CERTIFICATE-----\n${text}\n-----END CERTIFICATE-----\n`;
+    await writeFile(certificates, pemOf("first") + pemOf("other"));
     await using host = await BuildHost.open({ builds: { certificates } });
     const reference = await host.addImage("trusting", [
       { name: "usr/sbin/update-ca-certificates", body: UPDATE, mode: 0o755 },
@@ -26,11 +28,22 @@ it(
     const base = { kind: "image", reference, credentials: undefined } as const;
     const trusted = async (): Promise<string> => {
       const { result } = await host.build({ base });
-      return host.run(result, "cat /etc/ssl/certs/ca-certificates.crt");
+      const { result: again } = await host.build({ base });
+      assert.equal(again.image, result.image);
+      return host.run(
+        result,
+        '. /etc/profile.d/operator-authorities.sh; cat /etc/ssl/certs/ca-certificates.crt; wc -l < "$NODE_EXTRA_CA_CERTS"; for each in /usr/local/share/ca-certificates/*; do echo $each; done; echo $PIP_CERT',
+      );
     };
-    assert.equal(await trusted(), "first");
-    await writeFile(certificates, "second");
-    assert.equal(await trusted(), "second");
+    const files = (last: number) =>
+      Array.from(
+        { length: last },
+        (_, index) => `/usr/local/share/ca-certificates/operator-${index + 1}.crt\n`,
+      );
+    const bundle = "/etc/ssl/certs/ca-certificates.crt";
+    assert.equal(await trusted(), `${pemOf("first")}${pemOf("other")}6\n${files(2).join("")}${bundle}\n`);
+    await writeFile(certificates, pemOf("second"));
+    assert.equal(await trusted(), `${pemOf("second")}3\n${files(1).join("")}${bundle}\n`);
     const { lines } = await host.build();
     assert.ok(
       lines.some((line) => /does not trust the operator's authorities: it has neither/.test(line)),
@@ -39,5 +52,44 @@ it(
     await rm(certificates);
     await assert.rejects(host.build({ base }), /certificates of builds.certificates cannot be read/);
     assert.deepEqual(await host.leftovers(), []);
+  },
+);
+
+it(
+  "templates trust authorities that a step has added where Debian's are, and say so once",
+  { skip: WITHOUT_BUILDS, timeout: 120_000 },
+  async () => {
+    await using host = await BuildHost.open({ builds: { certificates: "none" } });
+    const reference = await host.addImage("dropped", [
+      {
+        name: "usr/sbin/update-ca-certificates",
+        body: `#!/bin/bash\nshopt -s globstar\n${UPDATE.replace("*.crt", "**/*.crt")}`,
+        mode: 0o755,
+      },
+    ]);
+    const base = { kind: "image", reference, credentials: undefined } as const;
+    const own = "/usr/local/share/ca-certificates";
+    const pem = "-----BEGIN CERTIFICATE-----\\nMIIB own\\nsignature 1\\n=\\n-----END CERTIFICATE-----\\n";
+    const add = [
+      "RUN",
+      `mkdir -p ${own}/company; printf %b '${pem}' > '${own}/company/our own.crt'`,
+    ] as const;
+    const told = "Trusting new authorities: our own.crt";
+    const { result, lines } = await host.build({ base, steps: [["USER", "root"], add] });
+    assert.ok(lines.includes(told), lines.join("\n"));
+    assert.match(await host.run(result, "cat /etc/ssl/certs/ca-certificates.crt"), /signature 1/);
+    const template = { kind: "template", reference: "dropped" } as const;
+    host.templates.set("dropped", { ...result, backend: host.backend.name });
+    const again = await host.build({
+      base: template,
+      steps: [
+        ["USER", "root"],
+        ["RUN", "echo more > /more"],
+      ],
+    });
+    assert.ok(!again.lines.includes(told), again.lines.join("\n"));
+    const renewed = ["RUN", `sed -i s/1/2/ ${own}/company/*.crt`] as const;
+    const { lines: after } = await host.build({ base: template, steps: [["USER", "root"], renewed] });
+    assert.ok(after.includes(told), after.join("\n"));
   },
 );

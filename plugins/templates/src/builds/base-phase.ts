@@ -1,6 +1,5 @@
 import { SandboxError } from "@coppice/core";
-import type { WantedDebian } from "../images/debian-image.js";
-import { imageOfDirectory } from "../images/directory-image.js";
+import type { WantedDebian } from "../debian/debian-image.js";
 import type { PulledImage, WantedImage } from "../images/image-puller.js";
 import { BuildFailure } from "../model/build-failure.js";
 import type { BuildBase } from "../model/build-request.js";
@@ -10,6 +9,8 @@ import { makeAccount } from "../guest/accounts.js";
 import { installPrograms } from "./base-programs.js";
 import type { BuildTools, Progress } from "./build-tools.js";
 import { baseKey, stepKey } from "./layer-key.js";
+import type { HostPrograms } from "../images/host-programs.js";
+import { makeImage, type MadeImage } from "../images/made-image.js";
 
 /** Account of a build's first step, and of its sandboxes where no step names another. */
 export const DEFAULT_USER = "user";
@@ -41,7 +42,7 @@ function findTemplate(reference: string, { options }: BuildTools): SourceBuild {
   throw new BuildFailure(`template '${reference}' is of another backend, '${found.backend}'`, "base");
 }
 
-/** The template that stands for an image, where there is a build of it. */
+/** The template that stands for an image, unless there is none. @throws SandboxError when it is not built yet */
 function standIn(reference: string, tools: BuildTools): SourceBuild | undefined {
   const { standIns } = tools.options.settings.builds;
   const name = reference.replace(/:latest$/, "");
@@ -52,8 +53,12 @@ function standIn(reference: string, tools: BuildTools): SourceBuild | undefined 
     return findTemplate(template, tools);
   } catch (error) {
     const isMissing = error instanceof SandboxError && error.code === "not_found";
-    if (isMissing || error instanceof BuildFailure) return undefined;
-    throw error;
+    if (!isMissing && !(error instanceof BuildFailure)) throw error;
+    tools.print(
+      "warn",
+      `No template of this server stands for ${reference}, so its registry is asked: ${error.message}`,
+    );
+    return undefined;
   }
 }
 
@@ -126,8 +131,7 @@ function fromDirectory(
 
 async function fromFiles({ name, text, unpacked, ...origin }: Origin, tools: BuildTools): Promise<Progress> {
   const { workspace, signal } = tools;
-  const { certificates } = tools.options.settings.builds;
-  const authorities = certificates === undefined ? undefined : await readAuthorities(certificates);
+  const authorities = await readAuthorities(tools.options.settings.builds.certificates);
   const key =
     authorities === undefined
       ? origin.key
@@ -153,7 +157,7 @@ async function fromFiles({ name, text, unpacked, ...origin }: Origin, tools: Bui
 /** The files of an image as its registry has them. The same ones are not fetched again. */
 async function pulled(wanted: WantedImage, tools: BuildTools): Promise<Progress> {
   const { signal, print, options } = tools;
-  using remote = await options.puller.find(wanted, signal);
+  using remote = await options.puller.find({ ...wanted, tenant: options.request.tenant }, signal);
   print("debug", `${wanted.reference} is ${remote.digest}`);
   const key = baseKey(options.request.restore === undefined ? "unpacked" : "restored", remote.digest);
   const known = tools.find(key);
@@ -190,18 +194,55 @@ async function unpack(
   }
 }
 
-/** Gives an image the programs that clients of sandboxes count on. */
+/** Gives an image the programs that clients of sandboxes count on, and the authorities that it is to trust. */
 async function provide(name: string, tools: BuildTools, authorities: Authorities | undefined): Promise<void> {
   const { workspace, signal, print, options } = tools;
   const { builds } = options.settings;
+  // The package manager needs them, and may bring the program that gives them to all others.
+  const before = authorities && (await trustAuthorities(await workspace.sandbox(), authorities, { signal }));
   const hasBash = await installPrograms(await workspace.sandbox(), {
     signal,
     print: (level, line) => print(level, level === "debug" ? `[base] ${line}` : line),
     hasInternet: builds.allowInternetAccess && options.backend.offline !== true,
+    proxies: tools.proxies,
     timeoutMs: builds.installTimeout,
   });
   if (!hasBash) throw new BuildFailure(`${name} has no bash, which builds and sandboxes need`, "base");
   if (authorities === undefined) return;
-  const problem = await trustAuthorities(await workspace.sandbox(), authorities, signal);
-  if (problem !== undefined) print("warn", `${name} does not trust the operator's authorities: ${problem}`);
+  const trust = await trustAuthorities(await workspace.sandbox(), authorities, { signal, before });
+  if (trust.state !== "failed") return;
+  const whose = authorities.isNamed ? "the operator's authorities" : "the authorities of this host";
+  print(authorities.isNamed ? "warn" : "debug", `${name} does not trust ${whose}: ${trust.problem}`);
+}
+
+interface DirectoryImageOptions {
+  readonly programs: HostPrograms;
+  /** For layouts, as for `makeImage`. */
+  readonly parent: string;
+  /** Absolute path of a root file system on this host, which is read alone. */
+  readonly path: string;
+  readonly signal: AbortSignal;
+}
+
+/** Equal files of equal times make equal archives. */
+const WORDS = [
+  "--create",
+  "--sort=name",
+  "--format=posix",
+  "--pax-option=exthdr.name=%d/PaxHeaders/%f,delete=atime,delete=ctime",
+  "--numeric-owner",
+  "--one-file-system",
+  "--xattrs",
+  "--xattrs-include=security.capability",
+];
+
+/** Copies a directory into an image. @throws BuildFailure, the signal's reason */
+async function imageOfDirectory(options: DirectoryImageOptions): Promise<MadeImage> {
+  const { programs, parent, path, signal } = options;
+  return makeImage(parent, async (tar) => {
+    const args = [...WORDS, `--file=${tar}`, `--directory=${path}`, "."];
+    const { code, output } = await programs.run("tar", { args, cwd: "/", environment: {}, signal });
+    if (code !== 0)
+      throw new BuildFailure(`directory '${path}' cannot be copied: ${output.trim().slice(-500)}`, "base");
+  });
 }

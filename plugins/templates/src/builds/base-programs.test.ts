@@ -41,7 +41,13 @@ it(
       );
       const lines: string[] = [];
       const print = (level: string, line: string): void => void lines.push(`${level}: ${line}`);
-      const hasBash = await installPrograms(sandbox, { signal, print, hasInternet, timeoutMs });
+      const hasBash = await installPrograms(sandbox, {
+        signal,
+        print,
+        hasInternet,
+        proxies: {},
+        timeoutMs,
+      });
       await sandbox.destroy();
       assert.ok(hasBash);
       return lines;

@@ -1,13 +1,15 @@
-import { type Sandbox, SandboxError } from "@coppice/core/backend";
+import { type Sandbox, SandboxError, exitText, DEFAULT_PATH } from "@coppice/core/backend";
 import type { LogLevel } from "../model/build-log.js";
 import { OutputLines } from "../model/output-lines.js";
-import { exitText, runInGuest, runScript } from "../guest/guest-run.js";
+import { runInGuest, runScript } from "../guest/guest-run.js";
 
 export interface ProgramsOptions {
   readonly signal: AbortSignal;
   readonly print: (level: LogLevel, line: string) => void;
   /** False: nothing can be fetched. */
   readonly hasInternet: boolean;
+  /** Variables of the proxies for the package manager. */
+  readonly proxies: Readonly<Record<string, string>>;
   /** Most time for the package manager. */
   readonly timeoutMs: number;
 }
@@ -20,27 +22,40 @@ interface Manager {
 }
 
 /** Programs that clients of sandboxes count on. `ca-certificates` stands for the certificates of authorities. */
-const PROGRAMS = ["bash", "sudo", "curl", "git", "jq", "ip", "ps", "tar", "find", "ca-certificates"];
+const PROGRAMS = [
+  "bash",
+  "sudo",
+  "curl",
+  "git",
+  "jq",
+  "ip",
+  "ping",
+  "ps",
+  "less",
+  "tar",
+  "find",
+  "ca-certificates",
+];
 
-const DNF = { ip: "iproute", ps: "procps-ng", find: "findutils" };
+const DNF = { ip: "iproute", ping: "iputils", ps: "procps-ng", find: "findutils" };
 const MANAGERS: Readonly<Record<string, Manager>> = {
   "apt-get": {
     commands: [
       ["apt-get", "update"],
       ["apt-get", "install", "-y", "--no-install-recommends"],
     ],
-    packages: { ip: "iproute2", ps: "procps", find: "findutils" },
+    packages: { ip: "iproute2", ping: "iputils-ping", ps: "procps", find: "findutils" },
   },
   "apk": {
     commands: [["apk", "add", "--no-cache"]],
-    packages: { ip: "iproute2", ps: "procps", find: "findutils" },
+    packages: { ip: "iproute2", ping: "iputils", ps: "procps", find: "findutils" },
   },
   "dnf": { commands: [["dnf", "install", "-y", "--setopt=install_weak_deps=False"]], packages: DNF },
   "microdnf": { commands: [["microdnf", "install", "-y"]], packages: DNF },
   "yum": { commands: [["yum", "install", "-y"]], packages: DNF },
   "pacman": {
     commands: [["pacman", "-Sy", "--noconfirm", "--needed"]],
-    packages: { ip: "iproute2", ps: "procps-ng", find: "findutils" },
+    packages: { ip: "iproute2", ping: "iputils", ps: "procps-ng", find: "findutils" },
   },
   "pkg": { commands: [["pkg", "install", "-y"]], packages: { "ca-certificates": "ca_root_nss" } },
 };
@@ -124,7 +139,7 @@ async function install(
   sandbox: Sandbox,
   { commands, packages }: Manager,
   missing: readonly string[],
-  { print, signal, timeoutMs }: ProgramsOptions,
+  { print, proxies, signal, timeoutMs }: ProgramsOptions,
 ): Promise<string | undefined> {
   const late = AbortSignal.timeout(timeoutMs);
   let last = "";
@@ -138,7 +153,8 @@ async function install(
       path: program,
       args: [...args, ...names],
       env: {
-        PATH: "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        ...proxies,
+        PATH: DEFAULT_PATH,
         HOME: "/root",
         DEBIAN_FRONTEND: "noninteractive",
         ASSUME_ALWAYS_YES: "yes",

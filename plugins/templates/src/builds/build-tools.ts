@@ -1,6 +1,6 @@
 import type { Clock, Logger } from "@coppice/core";
 import type { SandboxBackend } from "@coppice/core/backend";
-import type { DebianImages } from "../images/debian-image.js";
+import type { DebianImages } from "../debian/debian-image.js";
 import type { HostPrograms } from "../images/host-programs.js";
 import type { ImagePuller } from "../images/image-puller.js";
 import type { LogLevel } from "../model/build-log.js";
@@ -8,6 +8,7 @@ import type { BuildRequest } from "../model/build-request.js";
 import type { BuildSurroundings } from "../model/builder.js";
 import type { Layer } from "../model/layer.js";
 import type { TemplatesConfig } from "../templates-config.js";
+import type { StepProxies } from "../guest/step-proxies.js";
 import { Workspace } from "../guest/workspace.js";
 
 export interface BuildServices {
@@ -26,6 +27,7 @@ export interface BuildToolsOptions extends BuildServices {
   readonly surroundings: BuildSurroundings;
   readonly backend: SandboxBackend;
   readonly images: NonNullable<SandboxBackend["images"]>;
+  readonly proxies: StepProxies;
 }
 
 /** Where a build has come to. */
@@ -43,19 +45,29 @@ export interface Announcement {
 export class BuildTools implements AsyncDisposable {
   readonly options: BuildToolsOptions;
   readonly workspace: Workspace;
+  /** Variables of the proxies for commands. */
+  readonly proxies: StepProxies["variables"];
   /** `base`, the number of a step, or `finalize`. */
   step: string | undefined;
   /** True when nothing is to come from the cache any more. */
   isForced: boolean;
 
   constructor(options: BuildToolsOptions) {
-    const { request, surroundings, settings } = options;
+    const { proxies, request, surroundings, settings } = options;
     this.options = options;
     this.isForced = request.force;
+    const { services: reaches, variables, unreachable } = proxies;
+    this.proxies = variables;
+    if (unreachable.length > 0)
+      this.print(
+        "warn",
+        `commands of this build get no ${unreachable.join(" and ")}: a sandbox cannot reach a proxy on loopback`,
+      );
     this.workspace = new Workspace({
       ...options,
       layers: surroundings.layers,
       allowInternetAccess: settings.builds.allowInternetAccess,
+      reaches,
       signal: surroundings.signal,
     });
   }

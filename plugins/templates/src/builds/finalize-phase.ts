@@ -1,15 +1,16 @@
-import { SandboxError, type StartCommand } from "@coppice/core";
+import { SandboxError } from "@coppice/core";
 import type { Sandbox } from "@coppice/core/backend";
 import { BuildFailure } from "../model/build-failure.js";
 import type { Lock } from "../model/build-request.js";
+import type { StartCommand } from "../model/layer.js";
 import { differencesOf } from "../model/contents-lock.js";
 import { makeAccount } from "../guest/accounts.js";
+import { trustNewAuthorities } from "./authorities.js";
 import { DEFAULT_USER } from "./base-phase.js";
 import type { BuildTools, Progress } from "./build-tools.js";
 import { commandEnvironment } from "../guest/context-command.js";
 import { failureText, runScript } from "../guest/guest-run.js";
 import { makeWorkdir } from "../guest/make-directory.js";
-import { listContents } from "./image-contents.js";
 import { baseKey } from "./layer-key.js";
 import { runStartCommand } from "./start-command-run.js";
 import { withRoom } from "./with-room.js";
@@ -56,6 +57,7 @@ export async function finalize(before: Progress, tools: BuildTools): Promise<Pro
     if (settled.exit.code !== 0) {
       throw new BuildFailure(`configuration script failed: ${failureText(settled)}`, "finalize");
     }
+    await trustNewAuthorities(sandbox, tools);
     let start = startOf(below, tools);
     // A step may have removed it, and the label of an image may name one that the image has not.
     for (const { user, workdir: path } of [below.context, ...(start === undefined ? [] : [start])]) {
@@ -115,4 +117,37 @@ function startOf({ context, start }: Progress, { options }: BuildTools): StartCo
   if (command === "" && readyCommand === "") return start;
   const ready = readyCommand === "" ? DEFAULT_READY : readyCommand;
   return { ...context, environment: commandEnvironment(context.environment), command, ready, ports: [] };
+}
+
+/** Prints a line for each package, `deb bash 5.2.15-2`. Nothing is written, or the image would change. */
+const LIST = `
+has() { command -v "$1" > /dev/null; }
+has dpkg-query && dpkg-query --show --showformat='deb \${Package} \${Version}\n'
+has rpm && rpm -qa --queryformat='rpm %{NAME} %{VERSION}-%{RELEASE}\n'
+has pacman && pacman -Q | sed 's/^/pacman /'
+[ -f /lib/apk/db/installed ] && sed -n 's/^P:/apk /p; s/^V://p' /lib/apk/db/installed | paste -d' ' - -
+has pkg && pkg query 'pkg %n %v'
+has python3 && python3 -I -B -c '
+import importlib.metadata
+for one in importlib.metadata.distributions():
+    print("pip", one.metadata["Name"], one.version)
+'
+npm=$(readlink -f "$(command -v npm)") && has node && node -e '
+for (const path of process.argv.slice(1)) {
+  try {
+    const { name, version } = require(path);
+import type { StartCommand } from "../model/layer.js";
+    console.log("npm", name, version);
+  } catch {}
+}
+' "\${npm%/*}"/../../*/package.json "\${npm%/*}"/../../@*/*/package.json \\
+  /usr/local/lib/node_modules/*/package.json /usr/local/lib/node_modules/@*/*/package.json
+exit 0
+`;
+const LINE = /^(deb|rpm|pacman|apk|pkg|pip|npm) \S+ \S+$/;
+
+/** Lists the packages of an image, sorted, each as `kind name version`. A guest may print anything. */
+async function listContents(sandbox: Sandbox, signal: AbortSignal): Promise<readonly string[]> {
+  const { stdout } = await runScript(sandbox, LIST, { args: [], shell: "sh", signal });
+  return [...new Set(stdout.split("\n").filter((line) => LINE.test(line)))].toSorted();
 }

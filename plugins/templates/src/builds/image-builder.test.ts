@@ -1,8 +1,43 @@
 import assert from "node:assert/strict";
+import { readFileSync, readdirSync, readlinkSync } from "node:fs";
 import { after, before, describe, it } from "node:test";
 import { setTimeout as delay } from "node:timers/promises";
+import type { LayerBlob } from "@coppice/core/testing";
 import { imageSettingsOf } from "../model/pushed-template.js";
 import { BuildHost, WITHOUT_BUILDS } from "../testing/build-host.js";
+
+/** A frame of zstd in 16 KiB that has a window of 512 MiB, and as many bytes in blocks of one byte again and again. */
+function hungryZstd(byte: number): Buffer {
+  const WINDOW_LOG = 29;
+  const header = Buffer.from([0x28, 0xb5, 0x2f, 0xfd, 0, (WINDOW_LOG - 10) << 3]);
+  const count = 2 ** WINDOW_LOG / 2 ** 17;
+  const block = (isLast: boolean): Buffer => {
+    const head = ((2 ** 17) << 3) | (1 << 1) | Number(isLast);
+    return Buffer.from([head & 0xff, (head >> 8) & 0xff, head >> 16, byte]);
+  };
+  return Buffer.concat([header, ...Array.from({ length: count }, (_, index) => block(index === count - 1))]);
+}
+
+/** The most memory that skopeo, in a directory, and this process beside what it has now, take until a signal. */
+async function memoryPeak(directory: string, signal: AbortSignal): Promise<number> {
+  const before = process.memoryUsage.rss();
+  let peak = 0;
+  while (!signal.aborted) {
+    let bytes = process.memoryUsage.rss() - before;
+    for (const id of readdirSync("/proc").filter((name) => /^\d+$/.test(name))) {
+      try {
+        if (!readlinkSync(`/proc/${id}/cwd`).startsWith(directory)) continue;
+        const [, kib = 0] = /^VmRSS:\s+(\d+)/m.exec(readFileSync(`/proc/${id}/status`, "utf8")) ?? [];
+        bytes += Number(kib) * 1024;
+      } catch {
+        // It has ended.
+      }
+    }
+    peak = Math.max(peak, bytes);
+    await delay(20);
+  }
+  return peak;
+}
 
 const BUILD = "00000000-0000-0000-0000-0000000000";
 
@@ -14,7 +49,8 @@ describe("building a template", { skip: WITHOUT_BUILDS, timeout: 240_000, concur
   after(() => host[Symbol.asyncDispose]());
 
   it("logs its base, its steps and its end in order, and leaves a root with what they made", async () => {
-    const command = 'echo "  $GREETING  "; echo; echo oops >&2; echo made > ~/file; sleep 60 &';
+    const command =
+      'echo "  $GREETING  "; echo; printf "10 %%\\r20 %%\\r\\n"; echo oops >&2; echo made > ~/file; sleep 60 &';
     const { result, lines } = await host.build({
       steps: [
         ["ENV", "GREETING", "Hello, World!"],
@@ -33,6 +69,8 @@ describe("building a template", { skip: WITHOUT_BUILDS, timeout: 240_000, concur
         "[builder 1/2] ENV GREETING Hello, World!",
         `[builder 2/2] RUN ${command}`,
         "[builder 2/2] [stdout]: Hello, World!",
+        "[builder 2/2] [stdout]: 10 %",
+        "[builder 2/2] [stdout]: 20 %",
         "[builder 2/2] [stderr]: oops",
         "[finalize] Finalizing template build",
       ],
@@ -244,6 +282,27 @@ describe("building a template", { skip: WITHOUT_BUILDS, timeout: 240_000, concur
       base: { kind: "image", reference: "e2bdev/base", credentials: undefined },
     });
     assert.equal(stood.lines[1], "CACHED [base] FROM e2bdev/base");
+  });
+
+  it("refuses small layers that take gigabytes of memory to decompress, and takes little itself", async (context) => {
+    const mediaType = "application/vnd.oci.image.layer.v1.tar+zstd";
+    const layer = (byte: number): LayerBlob => ({
+      archive: Buffer.of(byte),
+      blob: hungryZstd(byte),
+      mediaType,
+    });
+    const reference = await host.addImage("hungry", layer(0), { above: [layer(1), layer(2), layer(3)] });
+    const base = { kind: "image", reference, credentials: undefined } as const;
+    const watching = new AbortController();
+    context.after(() => watching.abort());
+    const peak = memoryPeak(host.directory, watching.signal);
+    await assert.rejects(host.build({ base }), {
+      name: "BuildFailure",
+      message: /^failed to unpack image '.*': .*cannot be decompressed: Frame requires too much memory/,
+    });
+    watching.abort();
+    assert.ok((await peak) < 300 * 2 ** 20, `${await peak} bytes`);
+    assert.deepEqual(await host.leftovers(), []);
   });
 
   it("tells what is wrong with an image", async () => {

@@ -1,13 +1,17 @@
-import { type Backends, SandboxError } from "@coppice/core";
+import { SandboxError } from "@coppice/core";
+import type { Backends } from "@coppice/core/backend";
 import type { BuildResult } from "../model/build-context.js";
 import { BuildFailure } from "../model/build-failure.js";
-import type { BuildRequest } from "../model/build-request.js";
+import { type StepProxies, stepProxies } from "../guest/step-proxies.js";
+import type { BuildRequest, BuildStep } from "../model/build-request.js";
 import type { Builder, BuildSurroundings } from "../model/builder.js";
 import { startFrom } from "./base-phase.js";
-import { type BuildServices, BuildTools } from "./build-tools.js";
+import { type BuildServices, BuildTools, type Progress } from "./build-tools.js";
 import { durationText } from "./duration-text.js";
 import { finalize } from "./finalize-phase.js";
-import { takeStep } from "./steps-phase.js";
+import { stepKey } from "./layer-key.js";
+import { withRoom } from "./with-room.js";
+import { executeStep } from "../steps/execute-step.js";
 
 export interface ImageBuilderOptions extends BuildServices {
   readonly backends: Backends;
@@ -35,7 +39,8 @@ export class ImageBuilder implements Builder {
     let step: string | undefined = "base";
     try {
       signal.throwIfAborted();
-      await using tools = this.#toolsFor(request, surroundings);
+      const proxies = await stepProxies(this.#options.settings.builds.proxy, request);
+      await using tools = this.#toolsFor(request, surroundings, proxies);
       try {
         const { image, context, start, bytes } = await this.#run(tools);
         const message = `Build finished, took ${durationText(clock.now() - beganAtMs)}`;
@@ -52,7 +57,7 @@ export class ImageBuilder implements Builder {
     }
   }
 
-  #toolsFor(request: BuildRequest, surroundings: BuildSurroundings): BuildTools {
+  #toolsFor(request: BuildRequest, surroundings: BuildSurroundings, proxies: StepProxies): BuildTools {
     const { backends, ...services } = this.#options;
     const backend = backends.get(request.backend);
     const { images, name, templates } = backend;
@@ -60,7 +65,7 @@ export class ImageBuilder implements Builder {
       const list = templates === undefined ? "" : `: ${templates.join(", ")}`;
       throw new BuildFailure(`backend '${name}' cannot build templates; it has its own${list}`, "base");
     }
-    return new BuildTools({ ...services, request, surroundings, backend, images });
+    return new BuildTools({ ...services, request, surroundings, backend, images, proxies });
   }
 
   async #run(tools: BuildTools) {
@@ -83,4 +88,37 @@ function toldAs(error: unknown, step: string | undefined): unknown {
   const isTold =
     error instanceof BuildFailure || (error instanceof SandboxError && error.code !== "internal");
   return isTold ? new BuildFailure(error.message, step, { cause: error }) : error;
+}
+
+/** Brings a build over one of its steps. @param number from 1 on. @throws BuildFailure, SandboxError, the signal's reason */
+async function takeStep(
+  before: Progress,
+  { step, number }: { readonly step: BuildStep; readonly number: number },
+  tools: BuildTools,
+): Promise<Progress> {
+  const { workspace, signal, options } = tools;
+  const { request, surroundings, settings } = options;
+  const prefix = `builder ${number}/${request.steps.length}`;
+  const key = stepKey(before.key, step);
+  tools.isForced ||= step.force;
+  const cached = tools.cached(key);
+  const text = [step.type.toUpperCase(), ...step.args].join(" ");
+  tools.announce({ prefix, text, key, isCached: cached !== undefined });
+  if (cached !== undefined) return cached;
+  return withRoom(before, tools, async (below) => {
+    await workspace.open(below.image);
+    const { context, isChanged } = await executeStep(step, {
+      workspace,
+      context: below.context,
+      templateId: request.templateId,
+      proxies: tools.proxies,
+      signal,
+      print: tools.print,
+      prefix,
+      findUpload: (filesHash) => surroundings.findUpload(filesHash),
+      maxCopyBytes: settings.builds.maxCopy,
+    });
+    const made = isChanged ? await workspace.commit(below.bytes) : below;
+    return tools.keep({ key, image: made.image, bytes: made.bytes, context, start: below.start });
+  });
 }

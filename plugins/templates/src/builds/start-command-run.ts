@@ -1,11 +1,12 @@
 import { setTimeout as delay } from "node:timers/promises";
-import { type Clock, messageOf, sleep, type StartCommand } from "@coppice/core";
+import { type Clock, messageOf, sleep } from "@coppice/core";
 import type { Sandbox } from "@coppice/core/backend";
 import { BuildFailure } from "../model/build-failure.js";
 import type { LogLevel } from "../model/build-log.js";
 import { CommandFailure, type ContextCommand, mustRunInContext } from "../guest/context-command.js";
 import { durationText } from "./duration-text.js";
 import { runScript } from "../guest/guest-run.js";
+import type { StartCommand } from "../model/layer.js";
 
 export interface StartCommandRunOptions {
   readonly templateId: string;

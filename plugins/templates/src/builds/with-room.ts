@@ -4,9 +4,9 @@ import { mkdir, rm } from "node:fs/promises";
 import { once } from "node:events";
 import { join } from "node:path";
 import { finished } from "node:stream/promises";
-import { SandboxError } from "@coppice/core";
-import type { Sandbox } from "@coppice/core/backend";
-import { exitText, runInGuest } from "../guest/guest-run.js";
+import { SandboxError, BoundedBytes } from "@coppice/core";
+import { type Sandbox, exitText, DEFAULT_PATH } from "@coppice/core/backend";
+import { runInGuest } from "../guest/guest-run.js";
 import { LAYOUT_NAME, layerOfFile, writeLayout } from "../images/write-layout.js";
 import { BuildFailure } from "../model/build-failure.js";
 import type { BuildTools, Progress } from "./build-tools.js";
@@ -77,14 +77,14 @@ async function pack(
   let failure: Error | undefined;
   file.on("error", (error) => (failure = error));
   let bytes = 0;
-  let problem = "";
+  const problem = new BoundedBytes(500, "last");
   try {
     const exit = await runInGuest(
       sandbox,
       {
         path: "/bin/bash",
         args: ["--noprofile", "--norc", "-c", PACK],
-        env: { PATH: "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" },
+        env: { PATH: DEFAULT_PATH },
         cwd: "/",
         user: "root",
       },
@@ -92,7 +92,7 @@ async function pack(
         signal,
         async onOutput({ stream, data }) {
           if (stream === "stderr") {
-            problem = (problem + Buffer.from(data).toString()).slice(-500);
+            problem.push(data);
             return;
           }
           if (failure !== undefined) throw failure;
@@ -104,7 +104,10 @@ async function pack(
       },
     );
     if (exit.code !== 0) {
-      throw new BuildFailure(`the layers cannot be merged: ${exitText(exit)}: ${problem.trim()}`, undefined);
+      throw new BuildFailure(
+        `the layers cannot be merged: ${exitText(exit)}: ${problem.text.trim()}`,
+        undefined,
+      );
     }
     file.end();
     await finished(file);

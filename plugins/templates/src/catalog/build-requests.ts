@@ -9,15 +9,17 @@ import {
 } from "@coppice/core";
 import type { BuildLimits } from "../model/build-record.js";
 import type { TemplateRecord } from "../model/template-record.js";
+import { requireStorage } from "../store/image-keeper.js";
 import type { TemplatesStore } from "../store/templates-store.js";
 import type { TemplatesConfig } from "../templates-config.js";
 import type { Catalog } from "./catalog.js";
 import { namespaceOf } from "./namespace-of.js";
+import { REASONS } from "../reasons.js";
 
 export interface BuildRequestsOptions {
   readonly settings: Pick<
     TemplatesConfig,
-    "maxConcurrentBuilds" | "maxTemplates" | "maxStorage" | "maxTags" | "waitingTimeout"
+    "maxBuilds" | "maxConcurrentBuilds" | "maxTemplates" | "maxStorage" | "maxTags" | "waitingTimeout"
   >;
   readonly catalog: Catalog;
   readonly store: () => TemplatesStore;
@@ -70,27 +72,26 @@ export class BuildRequests {
     this.#requireFreeName(alias, tenant);
     const nowMs = clock.now();
     return store().atOnce(() => {
-      const { templates, builds, tags: assigned, images } = store();
+      const { templates, builds, tags: assigned } = store();
       builds.failWaiting(nowMs - settings.waitingTimeout, nowMs);
-      const found = templates.findOwn(tenant, alias);
+      const found = templates.get({ owner: tenant, alias });
       if (found === undefined) this.#requireRoomForTemplate(tenant);
       if (builds.countUnfinished(tenant) >= settings.maxConcurrentBuilds) {
         const text = `you have reached the maximum number of concurrent template builds (${settings.maxConcurrentBuilds}). Wait for one of them to end, or ask the operator of this server`;
-        throw new SandboxError("build_limit_reached", text);
+        throw new SandboxError(REASONS.build_limit_reached, text);
       }
-      if (images.usage(tenant) >= settings.maxStorage) {
-        const text = `the templates of a tenant may have ${settings.maxStorage} bytes; delete some of them`;
-        throw new SandboxError("template_storage_full", text);
-      }
+      requireStorage(store(), tenant, settings.maxStorage);
       const template = found ?? newTemplate(tenant, alias, nowMs);
-      if (found === undefined) templates.add(template, nowMs);
-      else templates.touch(template.id, nowMs);
+      if (found === undefined) templates.insert(template);
+      else templates.update({ id: template.id }, { updatedAtMs: nowMs });
       requireRoomForTags(store(), { templateId: template.id, tags: bound, maxTags: settings.maxTags });
       const buildId = randomUUID();
       builds.add({ id: buildId, templateId: template.id, backend, limits }, nowMs);
       for (const one of bound) assigned.assign(template.id, one, buildId, nowMs);
       for (const { id, state } of builds.rivals(buildId))
         if (state === "waiting") builds.fail(id, SUPERSEDED, nowMs);
+      // Those that never begin end here.
+      builds.forget(template.id, settings.maxBuilds);
       return { template, buildId, tags: bound };
     });
   }
@@ -98,20 +99,21 @@ export class BuildRequests {
   #requireFreeName(alias: string, tenant: string): void {
     const { catalog, store, templates, snapshots } = this.#options;
     requireUnconfigured(alias, templates);
-    const named = store().templates.find(alias);
+    const named = store().templates.get({ id: alias });
     const isId = named !== undefined && catalog.find(alias, tenant)?.id === alias;
     const isSnapshot = snapshots
       .of(tenant)
       .list()
       .some((one) => one.name?.split(":")[0] === alias);
-    if (isId || isSnapshot) throw new SandboxError("template_name_taken", `Alias '${alias}' is already used`);
+    if (isId || isSnapshot)
+      throw new SandboxError(REASONS.template_name_taken, `Alias '${alias}' is already used`);
   }
 
   #requireRoomForTemplate(tenant: string): void {
     const { settings, store } = this.#options;
-    if (store().templates.count(tenant) < settings.maxTemplates) return;
+    if (store().templates.count({ owner: tenant }) < settings.maxTemplates) return;
     const text = `you have reached the maximum number of templates (${settings.maxTemplates})`;
-    throw new SandboxError("template_limit_reached", text);
+    throw new SandboxError(REASONS.template_limit_reached, text);
   }
 }
 
@@ -136,7 +138,7 @@ export function requireUnconfigured(name: string, templates: Templates): void {
 /** Refuses to change a template of the configuration. */
 export function readOnly(name: string): SandboxError {
   const text = `template '${name}' is one of this server's configuration (sandboxes.templates), which clients do not change`;
-  return new SandboxError("template_read_only", text);
+  return new SandboxError(REASONS.template_read_only, text);
 }
 
 /** @throws SandboxError invalid_argument `Invalid tag: …` */
@@ -181,7 +183,6 @@ function newTemplate(owner: string, alias: string, nowMs: number): TemplateRecor
     createdAtMs: nowMs,
     updatedAtMs: nowMs,
     spawnCount: 0,
-    lastSpawnedAtMs: undefined,
   };
 }
 

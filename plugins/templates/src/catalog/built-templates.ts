@@ -1,7 +1,9 @@
-import type { TemplateFacts, TemplateReference, TemplateSource } from "@coppice/core";
-import type { TemplateRecord } from "../model/template-record.js";
+import type { TemplateFacts, Templates } from "@coppice/core";
+import type { TemplateRecord, TemplateReference } from "../model/template-record.js";
 import type { TemplatesStore } from "../store/templates-store.js";
 import type { Catalog, ReadyBuild } from "./catalog.js";
+
+type TemplateSource = Parameters<Templates["add"]>[0];
 
 export interface BuiltTemplatesOptions extends Pick<TemplateSource, "buildOf" | "builds"> {
   readonly catalog: Catalog;
@@ -30,7 +32,7 @@ export class BuiltTemplates implements TemplateSource {
 
   all(tenant: string): readonly TemplateFacts[] {
     return this.#store()
-      .templates.list(tenant)
+      .templates.list({ owner: tenant })
       .map((template) => factsOf(template, this.#catalog.tagged(template, "default")));
   }
 

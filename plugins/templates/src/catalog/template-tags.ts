@@ -3,6 +3,7 @@ import type { TemplateRecord } from "../model/template-record.js";
 import type { TemplatesStore } from "../store/templates-store.js";
 import { parseTag, requireRoomForTags } from "./build-requests.js";
 import { Catalog } from "./catalog.js";
+import { REASONS } from "../reasons.js";
 
 /** Further tags for a build. */
 export interface WantedTags {
@@ -35,7 +36,8 @@ export function assignTags(
 
 /** Checks tags. @returns each once. @throws SandboxError with E2B's texts, also for none. */
 export function parseTags(tags: readonly string[]): readonly string[] {
-  if (tags.length === 0) throw new SandboxError("template_build_invalid", "At least one tag is required");
+  if (tags.length === 0)
+    throw new SandboxError(REASONS.template_build_invalid, "At least one tag is required");
   return [...new Set(tags.map(parseTag))];
 }
 
@@ -43,5 +45,5 @@ export function parseTags(tags: readonly string[]): readonly string[] {
 export function parseRemovedTags(tags: readonly string[]): readonly string[] {
   const removed = parseTags(tags);
   if (!removed.includes("default")) return removed;
-  throw new SandboxError("template_build_invalid", "Cannot delete the 'default' tag");
+  throw new SandboxError(REASONS.template_build_invalid, "Cannot delete the 'default' tag");
 }

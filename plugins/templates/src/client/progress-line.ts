@@ -1,4 +1,4 @@
-import { visibleText } from "@coppice/core";
+import { visibleText, MEBIBYTE } from "@coppice/core";
 import type { Transfer } from "../model/transfer.js";
 
 export interface Progress {
@@ -12,7 +12,6 @@ export interface Progress {
 }
 
 const WIDTH = 24;
-const MEBIBYTE = 2 ** 20;
 const CLEAR = "\r\u001B[K";
 /** Time between two lines where there is no terminal. */
 const LINE_EVERY_MS = 5_000;

@@ -1,8 +1,11 @@
 import { setTimeout as pause } from "node:timers/promises";
-import { printFailure, type ServerClient, type VerbContext } from "@coppice/core";
+import { printFailure, type VerbAction } from "@coppice/core";
 import { z } from "zod";
 import { type Progress, ProgressLine, transferProgress } from "./progress-line.js";
+import { transfer } from "../model/transfer.js";
 import { EXIT_INTERRUPTED, withInterrupt } from "./with-interrupt.js";
+
+type ServerClient = ReturnType<Parameters<VerbAction<unknown>["run"]>[0]["server"]>;
 
 /** A build as the command line asks for it. */
 export interface WantedBuild {
@@ -29,19 +32,13 @@ const status = z.object({
   status: z.string(),
   logEntries: z.array(z.object({ message: z.string() })),
   reason: z.object({ message: z.string() }).optional(),
-  progress: z
-    .object({
-      phase: z.enum(["packing", "pulling", "pushing"]),
-      done: z.number(),
-      total: z.number().optional(),
-    })
-    .optional(),
+  progress: transfer.optional(),
 });
 
 /** Builds a template on a server, and prints its log. Ctrl-C cancels the build. @returns the exit code */
 export async function runBuild(
   server: ServerClient,
-  { print }: Pick<VerbContext<unknown>, "print">,
+  { print }: Pick<Parameters<VerbAction<unknown>["run"]>[0], "print">,
   { request, prepare }: WantedBuild,
 ): Promise<number> {
   return withInterrupt(async (signal) => {

@@ -29,8 +29,10 @@ if ! has /etc/passwd; then
     if has /etc/group; then own=(-N -g "$name"); else own=(-U); fi
     # The day of the password is that of the other branch, on whatever day this runs.
     SOURCE_DATE_EPOCH=1641600000 useradd -M -d "/home/$name" -s /bin/bash "\${own[@]}" -- "$name" >&2
-  elif command -v pw > /dev/null; then # FreeBSD
-    pw useradd -n "$name" -d "/home/$name" -s /bin/bash >&2
+  elif command -v pw > /dev/null; then # FreeBSD, where the first one would be 1001
+    id=(-u 1000)
+    while IFS=: read -r _ _ number _; do [ "$number" != 1000 ] || id=(); done < /etc/passwd
+    pw useradd -n "$name" "\${id[@]}" -d "/home/$name" -s /bin/bash >&2
   else
     id=1000
     for file in /etc/passwd /etc/group; do

@@ -1,8 +1,8 @@
 import { processEnvironment } from "@coppice/core";
-import { type Exit, type Sandbox, SandboxError } from "@coppice/core/backend";
+import { type Exit, type Sandbox, SandboxError, exitText } from "@coppice/core/backend";
 import type { BuildContext } from "../model/build-context.js";
 import type { LogLevel } from "../model/build-log.js";
-import { exitText, runInGuest } from "./guest-run.js";
+import { runInGuest } from "./guest-run.js";
 import { OutputLines } from "../model/output-lines.js";
 
 export interface ContextCommand {

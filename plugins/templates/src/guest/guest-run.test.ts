@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { it } from "node:test";
 import type { Exit, Loss, Output, Process, Sandbox } from "@coppice/core/backend";
-import { runInGuest } from "./guest-run.js";
+import { failureText, runInGuest } from "./guest-run.js";
 
 const COMMAND = { path: "program", args: [], env: {} };
 
@@ -37,6 +37,11 @@ it("a command whose sandbox is lost fails with the reason", async () => {
     name: "SandboxError",
     message: "the sandbox of the build was lost: out of memory",
   });
+});
+
+it("a script that a hang-up ended says so, as commands of clients do", () => {
+  const text = failureText({ exit: { signal: "SIGHUP" }, stdout: "", stderr: "tar: stopped" });
+  assert.equal(text, "signal: hangup: tar: stopped");
 });
 
 it("output that stays open after the exit is not waited for", async () => {

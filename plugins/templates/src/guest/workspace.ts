@@ -1,8 +1,8 @@
 import { type Clock, newId, type Logger } from "@coppice/core";
-import type { ImageId, Sandbox, SandboxBackend } from "@coppice/core/backend";
+import type { ImageId, Sandbox, SandboxBackend, Service } from "@coppice/core/backend";
 import type { BuildRequest } from "../model/build-request.js";
 import type { Layers } from "../model/layer.js";
-import { forgetBuild } from "./forget-build.js";
+import { runScript } from "./guest-run.js";
 
 export interface WorkspaceOptions {
   readonly backend: SandboxBackend;
@@ -10,6 +10,8 @@ export interface WorkspaceOptions {
   readonly request: BuildRequest;
   readonly layers: Layers;
   readonly allowInternetAccess: boolean;
+  /** Services of the operator that its sandboxes reach. */
+  readonly reaches: readonly Service[];
   readonly signal: AbortSignal;
   readonly clock: Clock;
   readonly log: Logger;
@@ -44,7 +46,7 @@ export class Workspace implements AsyncDisposable {
 
   /** The sandbox of the image. @throws SandboxError as `SandboxBackend.provision`, the signal's reason */
   async sandbox(): Promise<Sandbox> {
-    const { backend, request, allowInternetAccess, clock, signal } = this.#options;
+    const { backend, request, allowInternetAccess, reaches, clock, signal } = this.#options;
     if (this.#image === undefined) throw new Error("no image is open");
     if (this.#sandbox === undefined) this.#beganAtMs = clock.now();
     this.#sandbox ??= await backend.provision(
@@ -54,6 +56,7 @@ export class Workspace implements AsyncDisposable {
         image: { id: this.#image, user: "root" },
         limits: request.limits,
         allowInternetAccess,
+        ...(reaches.length > 0 && { reaches }),
       },
       signal,
     );
@@ -96,7 +99,9 @@ export class Workspace implements AsyncDisposable {
     try {
       await make(image);
       signal.throwIfAborted();
-      return { image, bytes: below + (await images.usage(image)) };
+      const bytes = await images.usage(image);
+      layers.measured(image, bytes);
+      return { image, bytes: below + bytes };
     } catch (error) {
       await images.remove(image).catch((failure: unknown) => {
         log.warn({ image, err: failure }, "the image of a failed build was not removed");
@@ -112,4 +117,32 @@ export class Workspace implements AsyncDisposable {
       this.#options.log.error({ sandbox: sandbox.id, err: error }, "a build's sandbox was not destroyed");
     });
   }
+}
+
+/** 2020-01-01, which also archives of kinds without earlier years can have. */
+const EPOCH = 1_577_836_800;
+
+/**
+ * Empties the files that a backend writes for each sandbox, and sets the times of what is new. Parameters: the second
+ * before the sandbox began, and a new file to compare with. busybox compares with files alone.
+ */
+const FORGET = `
+cd / || exit
+for file in /etc/hostname /etc/hosts /etc/resolv.conf; do
+  [ ! -f "$file" ] || [ -L "$file" ] || : > "$file"
+done
+touch -d "@$1" "$2" &&
+  find / -xdev \\( -path /dev -o -path /proc -o -path /sys \\) -prune -o -newer "$2" -exec touch -h -d @${EPOCH} {} +
+code=$?
+rm -f "$2" && touch -d @${EPOCH} / && exit $code
+`;
+
+/**
+ * Removes from the files of a sandbox when and where they were made.
+ * @param beganAtMs when the sandbox did. @returns false where the image lacks programs for it.
+ */
+async function forgetBuild(sandbox: Sandbox, beganAtMs: number, signal: AbortSignal): Promise<boolean> {
+  const args = [String(Math.floor(beganAtMs / 1000) - 1), `/.${sandbox.id}`];
+  const { exit } = await runScript(sandbox, FORGET, { args, shell: "sh", signal });
+  return exit.code === 0;
 }

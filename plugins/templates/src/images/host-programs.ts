@@ -1,11 +1,14 @@
-import { type AgentConnection, startHostAgent } from "@coppice/agent";
-import { SandboxError, type Signal, unlessAborted } from "@coppice/core";
+import { DEFAULT_PATH, runToEnd } from "@coppice/core/backend";
+import { type AgentConnection, type SpawnRequest, startHostAgent } from "@coppice/agent";
+import { BoundedBytes, SandboxError } from "@coppice/core";
 import { OutputLines } from "../model/output-lines.js";
 
 export interface HostRun {
   readonly args: readonly string[];
   readonly cwd: string;
   readonly environment: Readonly<Record<string, string>>;
+  /** For a program that works on what others send. */
+  readonly limits?: SpawnRequest["limits"];
   /** Ends the program, and whatever it started. */
   readonly signal: AbortSignal;
   /** Takes each line of its output, while it runs. */
@@ -19,10 +22,7 @@ export interface HostResult {
   readonly output: string;
 }
 
-const PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 const OUTPUT_BYTES = 16 * 1024;
-/** Time that a program has to remove what it has made. */
-const KILL_GRACE_MS = 10_000;
 
 /**
  * Programs of the host that make images. A small process of its own starts them, and ends them when this one ends, so
@@ -33,45 +33,30 @@ export class HostPrograms {
   #isClosed = false;
 
   /** Runs a program until it exits. @param path or a name in PATH. @throws the signal's reason, SandboxError unavailable */
-  async run(path: string, { args, cwd, environment, signal, onLine }: HostRun): Promise<HostResult> {
+  async run(path: string, { args, cwd, environment, limits, signal, onLine }: HostRun): Promise<HostResult> {
     signal.throwIfAborted();
     const agent = await this.#connect();
     const started = await agent.spawn({
       path,
       args,
       cwd,
-      env: { PATH, LC_ALL: "C.UTF-8", ...environment },
+      env: { PATH: DEFAULT_PATH, LC_ALL: "C.UTF-8", ...environment },
+      limits,
       input: "none",
     });
-    let killing: NodeJS.Timeout | undefined;
-    const kill = (how: Signal): void => void started.kill(how, "group").catch(() => undefined);
-    const end = (): void => {
-      kill("SIGTERM");
-      killing = setTimeout(kill, KILL_GRACE_MS, "SIGKILL");
-    };
-    signal.addEventListener("abort", end, { once: true });
-    try {
-      let output = Buffer.alloc(0);
-      const lines = new OutputLines((_stream, line) => onLine?.(line));
-      // A child that it leaves behind does not hold this up: the abort ends it, too.
-      await unlessAborted(signal, async () => {
-        for await (const piece of started.output) {
-          output = Buffer.concat([output, piece.data]).subarray(-OUTPUT_BYTES);
-          lines.push(piece);
-        }
-      });
-      lines.end();
-      const { code } = await started.exit;
-      if (agent.isOver)
-        throw new SandboxError("agent_unavailable", `the host's agent ended while ${path} ran`);
-      return { code, output: output.toString() };
-    } catch (error) {
-      await started.exit;
-      throw error;
-    } finally {
-      signal.removeEventListener("abort", end);
-      clearTimeout(killing);
-    }
+    const output = new BoundedBytes(OUTPUT_BYTES, "last");
+    const lines = new OutputLines((_stream, line) => onLine?.(line));
+    const { code } = await runToEnd(started, {
+      stop: signal,
+      onOutput: (piece) => {
+        output.push(piece.data);
+        return lines.push(piece);
+      },
+    });
+    lines.end();
+    signal.throwIfAborted();
+    if (agent.isOver) throw new SandboxError("agent_unavailable", `the host's agent ended while ${path} ran`);
+    return { code, output: output.text };
   }
 
   /** Ends all programs. Later calls fail. */

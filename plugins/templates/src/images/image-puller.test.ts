@@ -6,6 +6,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, before, describe, it } from "node:test";
 import { setTimeout as delay } from "node:timers/promises";
+import { severalTenants, type Tenants } from "@coppice/core";
 import {
   openTestRegistry,
   type TestRegistry,
@@ -45,14 +46,19 @@ describe("pulling an image", { skip: missingPrograms("skopeo") }, () => {
   });
 
   /** A puller that may reach a registry, and its directory. */
-  async function pullerOf(settings: {
+  async function pullerOf({
+    tenants,
+    ...settings
+  }: {
     readonly registries?: object;
     readonly images?: object;
+    readonly tenants?: Tenants;
   }): Promise<ImagePuller & { readonly left: () => Promise<readonly string[]> }> {
     const own = await mkdtemp(join(directory, "pulls-"));
     const puller = new ImagePuller({
       programs,
       settings: templatesConfig.parse(settings),
+      ...(tenants && { tenants }),
       directory: () => own,
     });
     await puller.clear();
@@ -151,6 +157,30 @@ describe("pulling an image", { skip: missingPrograms("skopeo") }, () => {
     );
   });
 
+  it("of one of several tenants leaves a turn to the others", { timeout: 60_000 }, async () => {
+    const held = Promise.withResolvers<void>();
+    const { registry, reach, image } = await open({
+      answer({ url = "" }, response) {
+        if (!url.startsWith("/v2/slow/blobs/")) return false;
+        void held.promise.then(() => response.writeHead(404).end());
+        return true;
+      },
+    });
+    await using _ = registry;
+    registry.add("slow:1", layout);
+    const images = { maxConcurrentPulls: 2 };
+    const puller = await pullerOf({ registries: reach, images, tenants: severalTenants() });
+    const of = async (reference: string, tenant: string): Promise<string> => {
+      using found = await puller.find({ reference, credentials: undefined, tenant }, signal);
+      await using _pulled = await found.pull(() => undefined);
+      return found.digest;
+    };
+    const slowly = [1, 2, 3].map(() => of(image.replace("tiny", "slow"), "evil").catch(String));
+    assert.match(await of(image, "acme"), /^sha256:/);
+    held.resolve();
+    for (const end of await Promise.all(slowly)) assert.match(end, /answered 404/);
+  });
+
   it("fails when a registry says nothing any more", async () => {
     for (const part of ["manifests", "blobs"]) {
       const { registry, reach, image } = await open({
@@ -160,6 +190,25 @@ describe("pulling an image", { skip: missingPrograms("skopeo") }, () => {
       await using _ = registry;
       const puller = await pullerOf({ registries: reach, images: { idleTimeout: "200ms" } });
       await assert.rejects(pull(puller, image), /: '127\.0\.0\.1:\d+' has been silent for too long$/, part);
+      assert.deepEqual(await puller.left(), []);
+    }
+  });
+
+  it("fails when a registry sends too little to be waited for, and is never silent", async () => {
+    for (const part of ["manifests", "blobs"]) {
+      const ending = new AbortController();
+      const { registry, reach, image } = await open({
+        answer({ url = "" }, response) {
+          if (!url.includes(part)) return false;
+          const drip = setInterval(() => response.write(" "), 20);
+          ending.signal.addEventListener("abort", () => clearInterval(drip));
+          return true;
+        },
+      });
+      await using _ = registry;
+      const puller = await pullerOf({ registries: reach, images: { idleTimeout: "200ms" } });
+      await assert.rejects(pull(puller, image), /: '127\.0\.0\.1:\d+' has been slow for too long$/, part);
+      ending.abort();
       assert.deepEqual(await puller.left(), []);
     }
   });

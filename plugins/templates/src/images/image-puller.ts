@@ -1,16 +1,15 @@
 import { randomUUID } from "node:crypto";
 import { mkdir, rm } from "node:fs/promises";
 import { join } from "node:path";
-import { messageOf, Semaphore } from "@coppice/core";
+import { messageOf, Semaphore, type Tenants } from "@coppice/core";
 import { BuildFailure } from "../model/build-failure.js";
 import { hostFailure } from "../model/host-failure.js";
-import type { PushedTemplate } from "../model/pushed-template.js";
+import { type PushedTemplate, LABEL, readPushedTemplate } from "../model/pushed-template.js";
 import type { RegistryCredentials } from "../model/registry-credentials.js";
 import type { TransferReport } from "../model/transfer.js";
 import type { TemplatesConfig } from "../templates-config.js";
 import { ARCHITECTURE } from "./architecture.js";
 import type { HostPrograms } from "./host-programs.js";
-import { readLayout } from "./image-layout.js";
 import { type ImageReference, isDigest, parseImageReference } from "./image-reference.js";
 import { RegistryAccess, RegistryRefused, type RegistrySettings } from "./registry-access.js";
 import { RegistryClient } from "./registry-client.js";
@@ -18,6 +17,9 @@ import { type Manifest, openRegistryGate, readManifest } from "./registry-gate.j
 import { loginOf } from "./registry-login.js";
 import { copyByGate } from "./skopeo-copy.js";
 import { LAYOUT_NAME as NAME } from "./write-layout.js";
+import { createReadStream } from "node:fs";
+import { z } from "zod";
+import { type JsonLimits, readJson } from "./read-bounded.js";
 
 /** Takes a line about a pull. */
 export type PullLog = (line: string) => void;
@@ -26,6 +28,8 @@ export interface WantedImage {
   /** As the client wrote it. */
   readonly reference: string;
   readonly credentials: RegistryCredentials | undefined;
+  /** Whose turn it takes; none's when absent. */
+  readonly tenant?: string;
 }
 
 /** An image of a registry whose version is known, and which nothing was fetched of yet. */
@@ -49,6 +53,8 @@ export interface PulledImage extends AsyncDisposable {
 export interface ImagePullerOptions {
   readonly programs: HostPrograms;
   readonly settings: Pick<TemplatesConfig, "images"> & { readonly registries: RegistrySettings };
+  /** Who shares the turns. */
+  readonly tenants?: Tenants;
   /** For layouts. Nobody else uses it. */
   readonly directory: () => string;
   /** Of the server by default. */
@@ -64,7 +70,8 @@ export class ImagePuller {
   constructor(options: ImagePullerOptions) {
     this.#options = options;
     this.#access = new RegistryAccess(options.settings.registries, options.environment);
-    this.#turns = new Semaphore(options.settings.images.maxConcurrentPulls);
+    const { settings, tenants } = options;
+    this.#turns = new Semaphore(settings.images.maxConcurrentPulls, tenants && { tenants });
   }
 
   /** Removes what earlier servers left. */
@@ -75,14 +82,17 @@ export class ImagePuller {
   }
 
   /** Finds an image in its registry. @throws BuildFailure, the signal's reason */
-  async find({ reference: text, credentials }: WantedImage, signal: AbortSignal): Promise<RemoteImage> {
+  async find(
+    { reference: text, credentials, tenant }: WantedImage,
+    signal: AbortSignal,
+  ): Promise<RemoteImage> {
     const reference = parseImageReference(text);
     const login = await loginOf(credentials, { proxy: this.#access.proxy, signal });
     const client = new RegistryClient({
       access: this.#access,
       repository: refusing(reference, () => this.#access.find(reference, login !== undefined)),
       login,
-      idleTimeoutMs: this.#options.settings.images.idleTimeout,
+      settings: this.#options.settings.images,
       signal,
     });
     try {
@@ -90,7 +100,11 @@ export class ImagePuller {
       return {
         digest: manifest.digest,
         pull: (log, report) =>
-          this.#turns.run(() => this.#pull(reference, { client, manifest, log, report, signal }), signal),
+          this.#turns.run(
+            () => this.#pull(reference, { client, manifest, log, report, signal }),
+            signal,
+            tenant,
+          ),
         [Symbol.dispose]: () => client[Symbol.dispose](),
       };
     } catch (error) {
@@ -165,6 +179,7 @@ export class ImagePuller {
         skopeo: settings.images.skopeo,
         directory,
         from: `@${manifest.digest}`,
+        maxBytes: maxDownload,
         signal,
       });
       if (problem !== undefined) throw gate.refusal ?? new Error(problem);
@@ -203,4 +218,53 @@ function failureOf({ text }: ImageReference, error: unknown): Error {
 
 function sizeText(bytes: number): string {
   return `${(bytes / 2 ** 20).toFixed(1)} MiB`;
+}
+
+const descriptor = z.object({ digest: z.string().regex(/^sha256:[0-9a-f]{64}$/) });
+const index = z.object({ manifests: z.tuple([descriptor]) });
+const manifest = z.object({ config: descriptor });
+const imageConfig = z.object({
+  architecture: z.string().optional(),
+  config: z
+    .object({
+      Env: z.array(z.string()).nullish(),
+      Labels: z.object({ [LABEL]: z.string().optional() }).nullish(),
+    })
+    .nullish(),
+});
+
+/** Facts about the one image of a layout. */
+interface LayoutFacts {
+  readonly architecture: string | undefined;
+  readonly environment: Readonly<Record<string, string>>;
+  /** The template that was pushed as this image. */
+  readonly template: PushedTemplate | undefined;
+}
+
+/** Reads the configuration of the one image of an OCI image layout. @throws Error when it is not as specified */
+async function readLayout(layout: string, limits: JsonLimits): Promise<LayoutFacts> {
+  const read = async <T>(path: string, schema: z.ZodType<T>): Promise<T> => {
+    const parsed = schema.safeParse(await readJson(createReadStream(join(layout, path)), limits));
+    if (parsed.success) return parsed.data;
+    throw new Error(`it is not as OCI specifies: ${parsed.error.issues[0]?.message}`);
+  };
+  const blobOf = ({ digest }: z.infer<typeof descriptor>): string =>
+    digest.replace("sha256:", "blobs/sha256/");
+  const { manifests } = await read("index.json", index);
+  const { config } = await read(blobOf(manifests[0]), manifest);
+  const { architecture, config: settings } = await read(blobOf(config), imageConfig);
+  return {
+    architecture,
+    environment: variablesOf(settings?.Env ?? []),
+    template: readPushedTemplate(settings?.Labels?.[LABEL] ?? "", limits.maxValues),
+  };
+}
+
+/** Variables of `NAME=value` lines; empty values and broken lines are left out, as at E2B. */
+function variablesOf(lines: readonly string[]): Record<string, string> {
+  const pairs = lines.flatMap((line): readonly (readonly [string, string])[] => {
+    const [, name = "", value = ""] = /^([^=\0]+)=([^\0]*)$/.exec(line) ?? [];
+    return name.trim() === "" || value.trim() === "" ? [] : [[name.trim(), value.trim()]];
+  });
+  return Object.fromEntries(pairs);
 }

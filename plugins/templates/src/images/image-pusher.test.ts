@@ -6,6 +6,7 @@ import type { AddressInfo } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, before, describe, it } from "node:test";
+import { severalTenants } from "@coppice/core";
 import { type DockerRegistry, openDockerRegistry, tarArchive } from "@coppice/core/testing";
 import type { Transfer } from "../model/transfer.js";
 import { templatesConfig } from "../templates-config.js";
@@ -86,6 +87,34 @@ describe("a push", { skip: WITHOUT, timeout: 60_000 }, () => {
     const layers = ((await answer.json()) as { layers: { mediaType: string; size: number }[] }).layers;
     return { digest: answer.headers.get("docker-content-digest"), layers };
   };
+
+  it("of one of several tenants leaves a turn to the others", async () => {
+    const { address } = registry;
+    const registries = { private: [address], insecure: [address] };
+    const settings = templatesConfig.parse({ registries, images: { maxConcurrentPulls: 2 } });
+    const pusher = new ImagePusher({
+      programs,
+      settings,
+      tenants: severalTenants(),
+      directory: () => join(directory, "layouts"),
+    });
+    const held = Promise.withResolvers<void>();
+    const slow: PushedFiles = {
+      ...files(),
+      async *archive() {
+        await held.promise;
+        yield* files().archive(new AbortController().signal);
+      },
+    };
+    const of = (tenant: string, wanted: PushedFiles): Promise<string> =>
+      pusher
+        .target({ reference: `${address}/${tenant}/one:v1`, credentials: CREDENTIALS })
+        .push(wanted, { tenant, report: () => undefined, signal: AbortSignal.timeout(30_000) });
+    const slowly = [of("evil", slow), of("evil", slow), of("evil", slow)];
+    assert.match(await of("acme", files()), /^sha256:/);
+    held.resolve();
+    await Promise.all(slowly);
+  });
 
   it("puts one compressed layer into the registry, whose digest is known, and tells how far it has come", async () => {
     const { digest, reports } = await push({});

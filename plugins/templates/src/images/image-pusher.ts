@@ -1,7 +1,7 @@
 import { randomUUID } from "node:crypto";
 import { mkdir, rm } from "node:fs/promises";
 import { join } from "node:path";
-import { messageOf, SandboxError, Semaphore } from "@coppice/core";
+import { messageOf, SandboxError, Semaphore, type Tenants } from "@coppice/core";
 import { BuildFailure } from "../model/build-failure.js";
 import { hostFailure } from "../model/host-failure.js";
 import type { RegistryCredentials } from "../model/registry-credentials.js";
@@ -15,6 +15,7 @@ import { RegistryClient } from "./registry-client.js";
 import { loginOf } from "./registry-login.js";
 import { copyByGate } from "./skopeo-copy.js";
 import { LAYOUT_NAME, layerOfArchive, type LayoutLayer, writeLayout } from "./write-layout.js";
+import { REASONS } from "../reasons.js";
 
 export interface PushTarget {
   /** As the client wrote it: `registry.example.com/team/name:tag`. */
@@ -34,6 +35,8 @@ export interface PushedFiles {
 export interface ImagePusherOptions {
   readonly programs: HostPrograms;
   readonly settings: Pick<TemplatesConfig, "images"> & { readonly registries: RegistrySettings };
+  /** Who shares the turns. */
+  readonly tenants?: Tenants;
   /** For layouts, which the next start removes if this server does not. */
   readonly directory: () => string;
 }
@@ -66,7 +69,8 @@ export class ImagePusher {
   constructor(options: ImagePusherOptions) {
     this.#options = options;
     this.#access = new RegistryAccess(options.settings.registries);
-    this.#turns = new Semaphore(options.settings.images.maxConcurrentPulls);
+    const { settings, tenants } = options;
+    this.#turns = new Semaphore(settings.images.maxConcurrentPulls, tenants && { tenants });
   }
 
   /** Nothing is connected to yet. @throws SandboxError image_target_invalid */
@@ -85,7 +89,7 @@ export class ImagePusher {
           ),
       };
     } catch (error) {
-      throw new SandboxError("image_target_invalid", messageOf(error), { cause: error });
+      throw new SandboxError(REASONS.image_target_invalid, messageOf(error), { cause: error });
     }
   }
 
@@ -108,13 +112,12 @@ export class ImagePusher {
     const layout = join(directory, LAYOUT_NAME);
     try {
       const login = await loginOf(credentials, { proxy: this.#access.proxy, signal });
-      const idleTimeoutMs = settings.images.idleTimeout;
       using client = new RegistryClient({
         access: this.#access,
         repository,
         login,
         writes: true,
-        idleTimeoutMs,
+        settings: settings.images,
         signal,
       });
       // Before the files are packed: their registry may refuse them.
@@ -127,9 +130,9 @@ export class ImagePusher {
         report({ phase: "pushing", done: Math.min((done += bytes), layer.size), total: layer.size });
       onBytes(0);
       await using gate = await openPushGate({ client, onBytes });
-      const { skopeo } = settings.images;
+      const { skopeo, maxSize: maxBytes } = settings.images;
       const to = `:${reference.version}`;
-      const problem = await copyByGate(gate, { programs, skopeo, directory, to, signal });
+      const problem = await copyByGate(gate, { programs, skopeo, directory, to, maxBytes, signal });
       if (problem === undefined) return digest;
       throw gate.refusal ?? new Error(problem);
     } catch (error) {
@@ -140,7 +143,7 @@ export class ImagePusher {
       const reason = messageOf(error);
       const text =
         error instanceof BuildFailure ? reason : `failed to push image '${reference.text}': ${reason}`;
-      throw new SandboxError("image_not_pushed", text, { cause: error });
+      throw new SandboxError(REASONS.image_not_pushed, text, { cause: error });
     } finally {
       await rm(directory, { recursive: true, force: true });
     }

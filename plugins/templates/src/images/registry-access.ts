@@ -1,6 +1,5 @@
-import { lookup as resolveName } from "node:dns/promises";
 import type { LookupFunction } from "node:net";
-import { systemClock, TargetGuard, within } from "@coppice/core";
+import { TargetGuard } from "@coppice/core";
 import type { TemplatesConfig } from "../templates-config.js";
 import type { ImageReference } from "./image-reference.js";
 import { RegistryProxy } from "./registry-proxy.js";
@@ -22,8 +21,6 @@ export class RegistryRefused extends Error {
   override readonly name = "RegistryRefused";
 }
 
-/** Time for a name that a proxy resolves in any case. */
-const LOOKUP_MS = 3_000;
 const DOCKER_HUB = "registry-1.docker.io";
 
 /**
@@ -90,11 +87,8 @@ export class RegistryAccess {
 
   /** Refuses a name that is known to be private here; the proxy decides on those that are unknown. */
   async #checkName(url: URL): Promise<void> {
-    const found = await within(() => resolveName(url.hostname, { all: true }), {
-      clock: systemClock,
-      timeoutMs: LOOKUP_MS,
-    }).catch(() => []);
-    if (!found.every(({ address }) => this.#guard.permits(address))) throw this.#notPublic(url);
+    const found = await this.#guard.resolve(url.hostname);
+    if (!this.#guard.permitsAll(found.map(({ address }) => address))) throw this.#notPublic(url);
   }
 
   /** @param place a host and a path: `docker.io/library/debian/` */

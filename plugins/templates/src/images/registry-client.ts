@@ -1,12 +1,15 @@
-import { type IncomingMessage, request as requestHttp } from "node:http";
+import { type IncomingMessage, request as requestHttp, type ClientRequest } from "node:http";
 import { request as requestHttps } from "node:https";
 import type { Readable } from "node:stream";
 import { pipeline } from "node:stream/promises";
+import { failedConnection, joinChunks, paceReads } from "@coppice/core";
 import { z } from "zod";
+import type { TemplatesConfig } from "../templates-config.js";
 import { type RegistryAccess, RegistryRefused, type Repository } from "./registry-access.js";
 import type { RegistryLogin } from "./registry-login.js";
 import { readBounded } from "./read-bounded.js";
 import type { Agents } from "./registry-proxy.js";
+import type { Socket } from "node:net";
 
 export interface RegistryClientOptions {
   readonly access: RegistryAccess;
@@ -14,8 +17,7 @@ export interface RegistryClientOptions {
   readonly login: RegistryLogin | undefined;
   /** True to ask for the permission to write with the first request: some registries hide a new repository without it. */
   readonly writes?: boolean;
-  /** Silence of a registry after which a request fails. */
-  readonly idleTimeoutMs: number;
+  readonly settings: Pick<TemplatesConfig["images"], "idleTimeout" | "minRate">;
   readonly signal: AbortSignal;
 }
 
@@ -148,7 +150,8 @@ export class RegistryClient implements Disposable {
       body,
     }: Partial<Pick<RegistryRequest, "method">> & { readonly body?: Readable | undefined } = {},
   ): Promise<RegistryAnswer> {
-    const { access, repository, idleTimeoutMs, signal } = this.#options;
+    const { access, repository, settings, signal } = this.#options;
+    const { idleTimeout: idleTimeoutMs, minRate: bytesPerSecond } = settings;
     const lookup = await access.check(url, repository.url);
     signal.throwIfAborted();
     const { promise, resolve, reject } = Promise.withResolvers<RegistryAnswer>();
@@ -167,17 +170,22 @@ export class RegistryClient implements Disposable {
       },
       (answer) => {
         answered = answer;
+        const tellWaste = (): unknown => answer.destroy(new Error(`'${url.host}' sends chunks of a byte`));
+        if (answer.headers["transfer-encoding"] !== undefined) joinChunks(answer, tellWaste);
         // An answer has a status.
         resolve(answer as RegistryAnswer);
       },
     );
-    request.on("timeout", () => {
-      const error = new Error(`'${url.host}' has been silent for too long`);
-      (answered ?? request).destroy(error);
-    });
+    const giveUp = (how: string): void => {
+      (answered ?? request).destroy(new Error(`'${url.host}' has been ${how} for too long`));
+    };
+    request.on("socket", paceReads);
+    request.on("timeout", () => giveUp("silent"));
+    // It may be silent for half of this time.
+    requireRate(request, { windowMs: 2 * idleTimeoutMs, bytesPerSecond, onSlow: () => giveUp("slow") });
     request.on("error", (error) => {
       if (signal.aborted) reject(signal.reason as Error);
-      else reject(access.proxy.isFor(url) ? ofProxy(error, url) : error);
+      else reject(access.proxy.isFor(url) ? ofProxy(error, url) : ofTarget(error, url));
     });
     // Without an answer or an error: it has tried to change the protocol.
     request.on("close", () => reject(new Error(`'${url.host}' does not speak HTTP`)));
@@ -193,6 +201,11 @@ function urlOf(text: string, base: URL): URL {
   return new URL(text, base);
 }
 
+function ofTarget(error: Error, { host }: URL): Error {
+  if (!("code" in error)) return error;
+  return new Error(`'${host}': ${failedConnection(error)}`, { cause: error });
+}
+
 /** The failure of a request through the proxy, without the proxy's address, which is no client's business. */
 function ofProxy(error: NodeJS.ErrnoException, { host }: URL): Error {
   const [, status] = /: HTTP\/\d\.\d (\d{3})/.exec(error.message) ?? [];
@@ -200,4 +213,29 @@ function ofProxy(error: NodeJS.ErrnoException, { host }: URL): Error {
     return new Error(`the proxy of this server answered ${status} for '${host}'`, { cause: error });
   if (error.syscall === undefined) return error;
   return new Error(`the proxy of this server cannot be reached (${error.code})`, { cause: error });
+}
+
+interface LeastRate {
+  /** Time over which bytes are counted, in both directions. */
+  readonly windowMs: number;
+  readonly bytesPerSecond: number;
+  /** Called in the first window with fewer bytes. */
+  readonly onSlow: () => void;
+}
+
+/** Watches until its end whether a request moves bytes: a peer that sends one now and then is never silent. */
+function requireRate(request: ClientRequest, { windowMs, bytesPerSecond, onSlow }: LeastRate): void {
+  let before = 0;
+  const timer = setInterval(() => {
+    const moved = movedBy(request.socket);
+    if (moved - before < (bytesPerSecond * windowMs) / 1000) onSlow();
+    before = moved;
+  }, windowMs);
+  // A connection that was kept has moved bytes of earlier requests.
+  request.once("socket", (socket) => (before = movedBy(socket)));
+  request.once("close", () => clearInterval(timer));
+}
+
+function movedBy(socket: Socket | null): number {
+  return socket === null ? 0 : socket.bytesRead + socket.bytesWritten;
 }

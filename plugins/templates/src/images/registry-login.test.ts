@@ -1,32 +1,17 @@
 import assert from "node:assert/strict";
 import { it } from "node:test";
-import { loginOf, signAws } from "./registry-login.js";
+import { loginOf } from "./registry-login.js";
 import { RegistryProxy } from "./registry-proxy.js";
 
 const { signal } = new AbortController();
 const proxy = new RegistryProxy({ proxy: "none", private: [] });
 const options = { proxy, signal };
 
-it("a request is signed as in the test suite of AWS", () => {
-  const request = {
-    host: "example.amazonaws.com",
-    headers: {},
-    body: "",
-    service: "service",
-    region: "us-east-1",
-  };
-  const key = { id: "AKIDEXAMPLE", secret: "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY" };
-  const at = new Date("2015-08-30T12:36:00Z");
-  const signatureOf = (method: "GET" | "POST") =>
-    signAws({ ...request, method }, key, at)["authorization"]?.replace(/.*Signature=/, "");
-  assert.equal(signatureOf("GET"), "5fa00fa31553b73ebf1942676e86291e8372ff2a2260956d9b8aae1d763fbf31");
-  assert.equal(signatureOf("POST"), "5da7c1a2acd57cee7505fc6676e4e544621c30862966e37dddb68e92efbe5d6b");
-});
-
 it("credentials of each kind become an account", async (t) => {
-  const requests: { readonly url: string; readonly headers: unknown }[] = [];
+  const requests: { readonly url: string; readonly headers: Headers }[] = [];
+  t.mock.timers.enable({ apis: ["Date"], now: Date.parse("2026-11-28T12:36:00Z") });
   t.mock.method(globalThis, "fetch", async (url: string, { headers }: RequestInit) => {
-    requests.push({ url, headers });
+    requests.push({ url, headers: new Headers(headers) });
     const authorizationToken = Buffer.from("AWS:a token").toString("base64");
     return Response.json({ authorizationData: [{ authorizationToken }] });
   });
@@ -42,6 +27,12 @@ it("credentials of each kind become an account", async (t) => {
     password: "a token",
   });
   assert.equal(requests[0]?.url, "https://api.ecr.eu-central-1.amazonaws.com/");
+  assert.equal(
+    requests[0]?.headers.get("authorization"),
+    "AWS4-HMAC-SHA256 Credential=id/20261128/eu-central-1/ecr/aws4_request, " +
+      "SignedHeaders=content-type;host;x-amz-date;x-amz-target, " +
+      "Signature=4f1a3eb08478661cc649de18a6339280029826c55db8794a4b6c3494d39a6fce",
+  );
   for (const awsRegion of ["", "evil.example/", "us-east-1.evil.example", "127.0.0.1:80/"]) {
     await assert.rejects(
       loginOf({ ...aws, awsRegion }, options),
@@ -65,6 +56,7 @@ it("a refusal of AWS is a failure of the build", async (t) => {
   await assert.rejects(loginOf(credentials, options), denied);
   mock.mockImplementation(async () => Promise.reject(new Error("unreachable")));
   await assert.rejects(loginOf(credentials, options), denied);
+  await assert.rejects(loginOf({ ...credentials, awsAccessKeyId: "i\r\nx: y" }, options), denied);
   const abandoned = AbortSignal.abort(new Error("given up"));
   await assert.rejects(loginOf(credentials, { ...options, signal: abandoned }), /^Error: given up$/);
 });

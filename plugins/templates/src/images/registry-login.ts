@@ -1,4 +1,4 @@
-import { createHash, createHmac } from "node:crypto";
+import { AwsV4Signer } from "aws4fetch";
 import { z } from "zod";
 import { BuildFailure } from "../model/build-failure.js";
 import type { RegistryCredentials } from "../model/registry-credentials.js";
@@ -8,17 +8,6 @@ import type { RegistryProxy } from "./registry-proxy.js";
 export interface RegistryLogin {
   readonly username: string;
   readonly password: string;
-}
-
-/** Request that `signAws` signs. */
-export interface AwsRequest {
-  readonly method: "GET" | "POST";
-  readonly host: string;
-  /** In lower case, `host` and `x-amz-date` not included. */
-  readonly headers: Readonly<Record<string, string>>;
-  readonly body: string;
-  readonly service: string;
-  readonly region: string;
 }
 
 const REGION = /^[a-z]{2}(-[a-z0-9]{1,20}){1,4}$/;
@@ -57,28 +46,31 @@ async function ecrLogin(
     new BuildFailure(`access denied to the registry of AWS in '${awsRegion}': ${reason}`, "base", { cause });
   if (!REGION.test(awsRegion)) throw refuse("it is no region");
   const host = `api.ecr.${awsRegion}.amazonaws.com${awsRegion.startsWith("cn-") ? ".cn" : ""}`;
-  const request: AwsRequest = {
+  const target = "AmazonEC2ContainerRegistry_V20150921.GetAuthorizationToken";
+  const signer = {
     method: "POST",
-    host,
-    headers: {
-      "content-type": "application/x-amz-json-1.1",
-      "x-amz-target": "AmazonEC2ContainerRegistry_V20150921.GetAuthorizationToken",
-    },
+    url: `https://${host}/`,
+    headers: { "content-type": "application/x-amz-json-1.1", "x-amz-target": target },
     body: "{}",
+    accessKeyId: awsAccessKeyId,
+    secretAccessKey: awsSecretAccessKey,
     service: "ecr",
     region: awsRegion,
+    allHeaders: true,
   };
-  const answer = await proxy
-    .fetch(`https://${host}/`, {
-      method: request.method,
-      headers: signAws(request, { id: awsAccessKeyId, secret: awsSecretAccessKey }, new Date()),
-      body: request.body,
+  const ask = async (): Promise<Response> => {
+    const { headers } = await new AwsV4Signer(signer).sign();
+    return proxy.fetch(signer.url, {
+      method: signer.method,
+      headers: Object.fromEntries(headers),
+      body: signer.body,
       signal: AbortSignal.any([signal, AbortSignal.timeout(TOKEN_TIMEOUT_MS)]),
-    })
-    .catch((error: unknown) => {
-      signal.throwIfAborted();
-      throw refuse(`'${host}' does not answer`, error);
     });
+  };
+  const answer = await ask().catch((error: unknown) => {
+    signal.throwIfAborted();
+    throw refuse(`'${host}' does not answer`, error);
+  });
   if (!answer.ok) {
     await answer.body?.cancel();
     throw refuse(`its credentials were answered with ${answer.status}`);
@@ -88,35 +80,4 @@ async function ecrLogin(
   const token = Buffer.from(body.data.authorizationData[0].authorizationToken, "base64").toString();
   const [username = "", password = ""] = token.split(":");
   return { username, password };
-}
-
-/** Headers of a request to the root of a service of AWS, signed by Signature Version 4. */
-export function signAws(
-  { method, host, headers, body, service, region }: AwsRequest,
-  key: { readonly id: string; readonly secret: string },
-  at: Date,
-): Record<string, string> {
-  const time = at.toISOString().replaceAll(/[-:]|\.\d{3}/g, "");
-  const date = time.slice(0, 8);
-  const signed: Record<string, string> = { ...headers, host, "x-amz-date": time };
-  const names = Object.keys(signed).toSorted();
-  const lines = names.map((name) => `${name}:${signed[name]}\n`).join("");
-  const canonical = [method, "/", "", lines, names.join(";"), digestOf(body)].join("\n");
-  const scope = `${date}/${region}/${service}/aws4_request`;
-  const signing = [date, region, service, "aws4_request"].reduce<string | Buffer>(
-    (secret, part) => hmacOf(secret, part),
-    `AWS4${key.secret}`,
-  );
-  const signature = hmacOf(signing, ["AWS4-HMAC-SHA256", time, scope, digestOf(canonical)].join("\n"));
-  signed["authorization"] =
-    `AWS4-HMAC-SHA256 Credential=${key.id}/${scope}, SignedHeaders=${names.join(";")}, Signature=${signature.toString("hex")}`;
-  return signed;
-}
-
-function digestOf(text: string): string {
-  return createHash("sha256").update(text).digest("hex");
-}
-
-function hmacOf(key: string | Buffer, text: string): Buffer {
-  return createHmac("sha256", key).update(text).digest();
 }

@@ -1,5 +1,6 @@
 import { realpath, writeFile } from "node:fs/promises";
 import { join } from "node:path";
+import { MEBIBYTE } from "@coppice/core";
 import { BuildFailure } from "../model/build-failure.js";
 import { ARCHITECTURE, SYSTEM } from "./architecture.js";
 import type { HostPrograms } from "./host-programs.js";
@@ -11,6 +12,8 @@ export type GateCopy = {
   readonly skopeo: string;
   /** Has the layout `image`, or gets it. */
   readonly directory: string;
+  /** Of an image that it may copy. */
+  readonly maxBytes: number;
   readonly signal: AbortSignal;
 } & (
   | {
@@ -23,12 +26,21 @@ export type GateCopy = {
     }
 );
 
+/** It passes layers on as they are, so that a hostile one costs no more than another. */
+const MEMORY_BYTES = 512 * MEBIBYTE;
+const OPEN_FILES = 1_024;
+const PROCESSORS = "2";
+/** Beside what an image of that size takes at most. */
+const CPU_SECONDS = 60;
+const SLOWEST_BYTES_PER_SECOND = 8 * MEBIBYTE;
+
 /**
- * Copies an image from a gate to an image layout, or the other way, by skopeo.
+ * Copies an image from a gate to an image layout, or the other way, by skopeo, which neither decompresses nor converts
+ * its layers.
  * @returns a problem of the image. @throws BuildFailure without skopeo, the signal's reason.
  */
 export async function copyByGate(gate: RegistryGate, copy: GateCopy): Promise<string | undefined> {
-  const { programs, skopeo, directory, signal } = copy;
+  const { programs, skopeo, directory, maxBytes, signal } = copy;
   const account = Buffer.from(`${gate.username}:${gate.password}`).toString("base64");
   const auths = { auths: { [gate.address]: { auth: account } } };
   await writeFile(join(directory, "auth.json"), JSON.stringify(auths), { mode: 0o600 });
@@ -48,8 +60,7 @@ export async function copyByGate(gate: RegistryGate, copy: GateCopy): Promise<st
   const image = `${gate.address}/image${"from" in copy ? copy.from : copy.to}`;
   if ("from" in copy) {
     words.push("--src-authfile", "auth.json", "--src-tls-verify=false");
-    // Layers of other compressions are converted: a backend need not know them.
-    words.push("--dest-compress-format", "gzip", "--", `docker://${image}`, layout);
+    words.push("--dest-oci-accept-uncompressed-layers", "--", `docker://${image}`, layout);
   } else {
     words.push("--dest-authfile", "auth.json", "--dest-tls-verify=false");
     words.push("--preserve-digests", "--", layout, `docker://${image}`);
@@ -57,7 +68,14 @@ export async function copyByGate(gate: RegistryGate, copy: GateCopy): Promise<st
   const { code, output } = await programs.run(skopeo, {
     args: words,
     cwd: directory,
-    environment: { HOME: directory, XDG_RUNTIME_DIR: directory },
+    environment: { HOME: directory, XDG_RUNTIME_DIR: directory, GOMAXPROCS: PROCESSORS },
+    limits: {
+      openFiles: OPEN_FILES,
+      cpuSeconds: Math.ceil(CPU_SECONDS + maxBytes / SLOWEST_BYTES_PER_SECOND),
+      fileSizeBytes: maxBytes + MEBIBYTE,
+      coreSizeBytes: 0,
+      dataBytes: MEMORY_BYTES,
+    },
     signal,
   });
   if (code === 0) return undefined;
@@ -65,6 +83,8 @@ export async function copyByGate(gate: RegistryGate, copy: GateCopy): Promise<st
     const message = "this server cannot copy images: it has no skopeo, which its operator can install";
     throw new BuildFailure(message, "base");
   }
+  if (code === undefined || /out of memory|cannot allocate memory/.test(output))
+    return "its transfer takes more memory or processor time than it may";
   const [, said = "it could not be copied"] = /level=fatal msg="((?:[^"\\]|\\.)*)"/.exec(output) ?? [];
   const place = await realpath(directory);
   return said

@@ -1,4 +1,5 @@
-import type { ImageId, Limits, StartCommand } from "@coppice/core";
+import type { ImageId, Limits } from "@coppice/core/backend";
+import type { StartCommand } from "./layer.js";
 
 /** What the steps of a build have set; the later ones and the template's sandboxes go on from here. */
 export interface BuildContext {

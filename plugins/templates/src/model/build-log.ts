@@ -1,12 +1,20 @@
-export type LogLevel = "debug" | "info" | "warn" | "error";
+import type { Inferred } from "@coppice/core";
+import { z } from "zod";
 
-export interface LogEntry {
-  readonly atMs: number;
-  readonly level: LogLevel;
-  readonly message: string;
+export type LogLevel = LogEntry["level"];
+
+/** From the least on. */
+export const LOG_LEVELS = ["debug", "info", "warn", "error"] as const;
+
+export type LogEntry = Inferred<typeof logEntry>;
+
+export const logEntry = z.object({
+  atMs: z.number(),
+  level: z.enum(LOG_LEVELS),
+  message: z.string(),
   /** `base`, the number of a step from `1` on, or `finalize`. */
-  readonly step: string | undefined;
-}
+  step: z.string().optional(),
+});
 
 /** Takes the lines of a build while it runs. */
 export type BuildLog = (entry: Omit<LogEntry, "atMs">) => void;

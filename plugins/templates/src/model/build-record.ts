@@ -1,41 +1,47 @@
+import type { Inferred } from "@coppice/core";
+import { z } from "zod";
 import type { BuildResult } from "./build-context.js";
-
-/** `waiting` until its client starts it, and `building` until it is `ready` or an `error`. */
-export type BuildState = "waiting" | "building" | "ready" | "error";
-
-/** Why a build failed, as its client is told. */
-export interface BuildReason {
-  readonly message: string;
-  /** As `LogEntry.step`. */
-  readonly step: string | undefined;
-}
 
 /** Of a sandbox of a template. */
 export const LEAST_MEMORY_MIB = 128;
 
+/** Why a build failed, as its client is told. */
+export type BuildReason = Inferred<typeof buildReason>;
+
+const buildReason = z.object({
+  message: z.string(),
+  /** As `LogEntry.step`. */
+  step: z.string().optional(),
+});
+
 /** Limits of a build, and of the sandboxes of what it makes. */
-export interface BuildLimits {
-  readonly cpuCount: number;
-  readonly memoryMiB: number;
+export type BuildLimits = Inferred<typeof buildLimits>;
+
+const buildLimits = z.object({
+  cpuCount: z.number(),
+  memoryMiB: z.number(),
   /** Undefined = the default of its backend. */
-  readonly diskMiB: number | undefined;
-}
+  diskMiB: z.number().optional(),
+});
 
 /** A build of a template. Times are milliseconds since the Unix epoch. */
-export interface BuildRecord {
+export type BuildRecord = Inferred<typeof buildRecord>;
+
+export const buildRecord = z.object({
   /** A UUID. */
-  readonly id: string;
-  readonly templateId: string;
-  readonly backend: string;
-  readonly state: BuildState;
-  readonly limits: BuildLimits;
+  id: z.string(),
+  templateId: z.string(),
+  backend: z.string(),
+  /** `waiting` until its client starts it, and `building` until it is `ready` or an `error`. */
+  state: z.enum(["waiting", "building", "ready", "error"]),
+  limits: buildLimits,
   /** What a ready one has made; undefined also for one of a server that is gone, whose files may have to be fetched. */
-  readonly result: BuildResult | undefined;
+  result: z.custom<BuildResult>().optional(),
   /** Of its image in the registry of the fleet, once it is there. */
-  readonly digest: string | undefined;
+  digest: z.string().optional(),
   /** Why one failed. */
-  readonly reason: BuildReason | undefined;
-  readonly createdAtMs: number;
-  readonly updatedAtMs: number;
-  readonly finishedAtMs: number | undefined;
-}
+  reason: buildReason.optional(),
+  createdAtMs: z.number(),
+  updatedAtMs: z.number(),
+  finishedAtMs: z.number().optional(),
+});

@@ -1,4 +1,4 @@
-import type { Limits } from "@coppice/core";
+import type { Limits } from "@coppice/core/backend";
 import type { RegistryCredentials } from "./registry-credentials.js";
 
 /** One step, as E2B's clients send it. */

@@ -1,5 +1,9 @@
-import type { ImageId, StartCommand } from "@coppice/core";
+import type { TemplateFacts } from "@coppice/core";
+import type { ImageId } from "@coppice/core/backend";
 import type { BuildContext } from "./build-context.js";
+
+/** The start command of a build, as its sandboxes record it. */
+export type StartCommand = NonNullable<NonNullable<TemplateFacts["build"]>["start"]>;
 
 /** The result of the steps of a build up to one, kept for later builds of its tenant. */
 export interface Layer {
@@ -25,6 +29,8 @@ export interface Layers {
   add(layer: Layer): void;
   /** Records the packages of an image that was made: lines of `kind name version`. */
   describe(image: ImageId, contents: readonly string[]): void;
-  /** Id for an image that the build is about to make. */
+  /** Id for an image that the build is about to make. @throws SandboxError template_storage_full */
   nameImage(): ImageId;
+  /** Records the bytes of an image that was made, which count from then on. */
+  measured(image: ImageId, bytes: number): void;
 }

@@ -1,8 +1,11 @@
 import { StringDecoder } from "node:string_decoder";
+import { isTurnOver, laterTurn } from "@coppice/core";
 import type { Output } from "@coppice/core/backend";
 
 /** Longest line of a log, in characters: a longer one becomes several. */
 const LONGEST = 4_096;
+/** Bytes between two looks at the time: each may be a line. */
+const PIECE = 1_024;
 
 /** Makes lines of the output of a command: trimmed, and without empty ones. */
 export class OutputLines {
@@ -13,18 +16,22 @@ export class OutputLines {
     this.#emit = emit;
   }
 
-  push({ stream, data }: Output): void {
+  /** Takes output, in as many turns of the event loop as its lines need. Call it again when it is done. */
+  async push({ stream, data }: Output): Promise<void> {
     let own = this.#streams.get(stream);
     if (own === undefined)
       this.#streams.set(stream, (own = { decoder: new StringDecoder("utf8"), rest: "" }));
-    const lines = (
-      own.rest + own.decoder.write(Buffer.from(data.buffer, data.byteOffset, data.byteLength))
-    ).split("\n");
-    own.rest = lines.pop() ?? "";
-    for (const line of lines) this.#line(stream, line);
-    while (own.rest.length > LONGEST) {
-      this.#line(stream, own.rest.slice(0, LONGEST));
-      own.rest = own.rest.slice(LONGEST);
+    for (let at = 0; at < data.byteLength; at += PIECE) {
+      if (isTurnOver()) await laterTurn(this);
+      const length = Math.min(PIECE, data.byteLength - at);
+      const text = own.decoder.write(Buffer.from(data.buffer, data.byteOffset + at, length));
+      const lines = (own.rest + text).split(/[\r\n]/);
+      own.rest = lines.pop() ?? "";
+      for (const line of lines) this.#line(stream, line);
+      while (own.rest.length > LONGEST) {
+        this.#line(stream, own.rest.slice(0, LONGEST));
+        own.rest = own.rest.slice(LONGEST);
+      }
     }
   }
 

@@ -4,7 +4,7 @@ import {
   type Logger,
   parseTemplateReference,
   SandboxError,
-  type TemplateReference,
+  type Tenants,
 } from "@coppice/core";
 import { Semaphore } from "@coppice/core/backend";
 import type { Catalog } from "../catalog/catalog.js";
@@ -14,6 +14,7 @@ import type { BuildLog } from "../model/build-log.js";
 import type { BuildRequest } from "../model/build-request.js";
 import type { BuildResult } from "../model/build-context.js";
 import type { Builder, SourceBuild } from "../model/builder.js";
+import { SERVER, type TemplateReference } from "../model/template-record.js";
 import type { Transfer } from "../model/transfer.js";
 import type { ImageKeeper } from "../store/image-keeper.js";
 import type { TemplatesStore } from "../store/templates-store.js";
@@ -22,6 +23,7 @@ import type { Uploads } from "../uploads/uploads.js";
 import { BuildLogWriter } from "./build-log-writer.js";
 import { restoredLimits } from "./restored-limits.js";
 import type { TemplatesMetrics } from "./templates-metrics.js";
+import { REASONS } from "../reasons.js";
 
 /** The other servers, which are told of builds, and have templates that these start from. */
 export interface OtherServers {
@@ -43,6 +45,8 @@ export interface BuildQueueOptions {
   readonly sharing: OtherServers | undefined;
   readonly settings: TemplatesConfig;
   readonly metrics: TemplatesMetrics;
+  /** Who shares the turns. */
+  readonly tenants: Tenants;
   readonly clock: Clock;
   readonly log: Logger;
 }
@@ -68,7 +72,8 @@ export class BuildQueue {
 
   constructor(options: BuildQueueOptions) {
     this.#options = options;
-    this.#turns = new Semaphore(options.settings.buildConcurrency);
+    const { settings, tenants } = options;
+    this.#turns = new Semaphore(settings.buildConcurrency, { tenants });
   }
 
   get running(): number {
@@ -85,7 +90,7 @@ export class BuildQueue {
     const { buildId } = request;
     if (this.#isStopped) throw new SandboxError("server_stopping", "the server is stopping");
     if (!store().builds.start(buildId, clock.now()))
-      throw new SandboxError("build_not_waiting", "build is not in waiting state");
+      throw new SandboxError(REASONS.build_not_waiting, "build is not in waiting state");
     for (const rival of store().builds.rivals(buildId)) if (rival.state === "building") this.cancel(rival);
     const lines = new BuildLogWriter({
       buildId,
@@ -174,7 +179,7 @@ export class BuildQueue {
   ): Promise<boolean> {
     const { builder, catalog, keeper, uploads } = this.#options;
     const { tenant, backend } = request;
-    using layers = keeper.layersOf(tenant, backend);
+    using layers = keeper.layersOf(tenant, backend, this.#storageOf(tenant));
     const fetched = await this.#fetched(request, signal);
     const result = await builder.build(request, {
       signal,
@@ -223,7 +228,7 @@ export class BuildQueue {
     return store().atOnce(() => {
       if (!store().builds.finish(buildId, result, clock.now(), limits)) return false;
       store().images.add({ id: result.image, backend, tenant });
-      store().templates.touch(templateId, clock.now());
+      store().templates.update({ id: templateId }, { updatedAtMs: clock.now() });
       return true;
     });
   }
@@ -237,10 +242,16 @@ export class BuildQueue {
   async #tidy({ tenant, templateId }: BuildRequest): Promise<void> {
     const { store, settings, keeper, sharing } = this.#options;
     store().builds.forget(templateId, settings.maxBuilds);
-    store().images.forgetLayers(tenant, settings.maxLayers);
+    store().layers.forget(tenant, settings.maxLayers);
     await keeper.sweep();
     await keeper.measure(tenant);
+    await keeper.makeRoom(tenant, this.#storageOf(tenant));
     sharing?.soon();
+  }
+
+  /** Bytes that the images of a tenant may have. */
+  #storageOf(tenant: string): number {
+    return tenant === SERVER ? Number.POSITIVE_INFINITY : this.#options.settings.maxStorage;
   }
 
   #reasonOf(error: unknown, buildId: string): BuildReason {

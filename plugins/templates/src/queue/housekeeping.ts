@@ -22,8 +22,9 @@ export function housekeeping({ store, uploads, keeper, settings, clock, log }: H
   const run = async (): Promise<void> => {
     const nowMs = clock.now();
     store().builds.failWaiting(nowMs - settings.waitingTimeout, nowMs);
-    store().images.forgetLayersBefore(nowMs - settings.layersKept);
-    store().copies.forgetBefore(nowMs - settings.layersKept);
+    const unused = { usedAtMs: { "<": nowMs - settings.layersKept } };
+    store().layers.remove(unused);
+    store().copies.remove(unused);
     await uploads.sweep();
     await keeper.sweep();
   };

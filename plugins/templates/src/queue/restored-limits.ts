@@ -1,9 +1,8 @@
+import { MEBIBYTE } from "@coppice/core";
 import type { BuildResult } from "../model/build-context.js";
 import { type BuildLimits, LEAST_MEMORY_MIB } from "../model/build-record.js";
 import type { BuildRequest } from "../model/build-request.js";
 import type { TemplatesConfig } from "../templates-config.js";
-
-const MEBIBYTE = 2 ** 20;
 
 /** Limits of a pushed template, as far as this server allows them; undefined where a build does not restore them. */
 export function restoredLimits(

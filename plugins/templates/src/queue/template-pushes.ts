@@ -1,14 +1,12 @@
 import {
   abortAfter,
-  type Backends,
   type Clock,
-  type Limits,
   type Logger,
   parseTemplateReference,
   SandboxError,
   type Snapshots,
 } from "@coppice/core";
-import type { PackSource } from "@coppice/core/backend";
+import type { Backends, Limits, PackSource } from "@coppice/core/backend";
 import type { Catalog } from "../catalog/catalog.js";
 import type { ImagePusher, PushTarget } from "../images/image-pusher.js";
 import { imageSettingsOf, LABEL, type PushedTemplate, readPushedTemplate } from "../model/pushed-template.js";
@@ -17,6 +15,7 @@ import type { TransferReport } from "../model/transfer.js";
 import type { ImageKeeper } from "../store/image-keeper.js";
 import type { TemplatesStore } from "../store/templates-store.js";
 import type { TemplatesConfig } from "../templates-config.js";
+import { REASONS } from "../reasons.js";
 
 export interface TemplatePushesOptions {
   readonly pusher: Pick<ImagePusher, "target">;
@@ -72,7 +71,7 @@ export class TemplatePushes {
     const running = this.#running;
     if ((running.get(tenant) ?? 0) >= settings.maxConcurrentPushes) {
       const text = `you have reached the maximum number of concurrent pushes (${settings.maxConcurrentPushes}). Wait for one of them to end`;
-      throw new SandboxError("push_limit_reached", text);
+      throw new SandboxError(REASONS.push_limit_reached, text);
     }
     const source =
       "template" in wanted
@@ -108,7 +107,7 @@ export class TemplatePushes {
         const aborting = new AbortController();
         const { buildTimeout: timeoutMs } = settings;
         const overdue = (): Error =>
-          new SandboxError("image_not_pushed", `the push timed out after ${timeoutMs / 1000}s`);
+          new SandboxError(REASONS.image_not_pushed, `the push timed out after ${timeoutMs / 1000}s`);
         using _limit = abortAfter(aborting, { clock, timeoutMs, overdue });
         const digest = await place.push(
           {
@@ -130,7 +129,7 @@ export class TemplatePushes {
       throw new SandboxError("template_not_found", `there is no built template '${name}'`);
     const { owner } = found.template;
     if (owner !== tenant && owner !== SERVER)
-      throw new SandboxError("template_not_owned", "User does not have access to the template");
+      throw new SandboxError(REASONS.template_not_owned, "User does not have access to the template");
     const { backend, limits, result } = found.build;
     const { image, context, start, bytes } = result;
     return { backend, image, bytes, template: { ...context, start, limits: limitsOf(limits) } };
@@ -145,7 +144,7 @@ export class TemplatePushes {
       throw new SandboxError("template_push_unsupported", text);
     }
     const { builds, copies } = this.#options.store();
-    const { limits, result = copies.find(build.id)?.result } = builds.find(build.id) ?? {};
+    const { limits, result = copies.get({ id: build.id })?.result } = builds.get({ id: build.id }) ?? {};
     const { start } = build;
     const environment = result?.context.environment ?? start?.environment ?? {};
     return {

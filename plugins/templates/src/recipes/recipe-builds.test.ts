@@ -2,6 +2,7 @@ import assert from "node:assert/strict";
 import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { DatabaseSync } from "node:sqlite";
 import { after, before, beforeEach, describe, it } from "node:test";
 import { setTimeout } from "node:timers/promises";
 import { Templates } from "@coppice/core";
@@ -11,6 +12,15 @@ import {
   type TemplatesServerOptions,
   templatesServer,
 } from "../testing/templates-server.js";
+
+interface Listed {
+  readonly templateID: string;
+  readonly public: boolean;
+  readonly buildStatus: string;
+  readonly buildCount: number;
+  readonly spawnCount: number;
+  readonly createdAt: string;
+}
 
 const DEBIAN = { from: { debian: { suite: "trixie" } } };
 const SERVED = { sandboxes: { templates: { base: {}, code: {} } } };
@@ -59,10 +69,24 @@ describe("templates of the configuration that are built here", { timeout: 60_000
       });
       assert.equal(record.build?.image.id, image);
       assert.equal(record.template, "base");
-      const listed = await server.ask<readonly { readonly templateID: string }[]>("GET /templates");
+      const listed = await server.ask<readonly Listed[]>("GET /templates");
+      const since = listed.json[1]?.createdAt ?? "";
       assert.deepEqual(
-        listed.json.map(({ templateID }) => templateID),
-        ["base", "code"],
+        listed.json.map(
+          ({ templateID, public: isPublic, buildStatus, buildCount, spawnCount, createdAt }) => [
+            templateID,
+            isPublic,
+            buildStatus,
+            buildCount,
+            spawnCount,
+            // That of the other one is the start of the server.
+            createdAt > since,
+          ],
+        ),
+        [
+          ["base", true, "ready", 1, 1, true],
+          ["code", true, "ready", 1, 0, false],
+        ],
       );
       const refused = await server.ask("POST /v3/templates", { name: "base" });
       assert.equal(refused.status, 403, refused.text);
@@ -74,6 +98,41 @@ describe("templates of the configuration that are built here", { timeout: 60_000
     });
     assert.deepEqual(again, []);
     await withServer({}, async (server) => assert.equal(buildOf(server, "base"), undefined));
+  });
+
+  it("are bases for every tenant while they have a recipe, those that an earlier version made, too", async () => {
+    const baseOf = async (server: TemplatesServer): Promise<string | undefined> => {
+      const requested = await server.build("mine", { tenant: "acme", start: { fromTemplate: "base" } });
+      const { status, reason } = await server.ended(requested, "acme");
+      return reason?.message ?? status;
+    };
+    const script: TemplatesServerOptions["script"] = ({ base }, surroundings, make) => {
+      if (base.kind === "template") surroundings.findTemplate(base.reference);
+      return make();
+    };
+    await withServer({ base: DEBIAN }, async (server) => void (await untilBuilt(server, "base")));
+    const database = new DatabaseSync(join(directory, "templates", "templates.sqlite"));
+    database.exec("UPDATE template SET is_public = 0");
+    database.close();
+    const afterwards = await withServer(
+      { base: DEBIAN },
+      async (server) => {
+        assert.equal(await baseOf(server), "ready");
+        const pushed = { template: "base", image: "registry.example.com/base" };
+        assert.match(
+          (await server.ask("POST /templates/push", pushed, "acme")).text,
+          /there are no registries/,
+        );
+      },
+      script,
+    );
+    assert.equal(afterwards.length, 1, "the recipe is not built again");
+    await withServer(
+      {},
+      async (server) =>
+        assert.match((await baseOf(server)) ?? "", /template 'base' is not built on this server/),
+      script,
+    );
   });
 
   it("keep their former build until a changed recipe is built, and lose it then", async () => {

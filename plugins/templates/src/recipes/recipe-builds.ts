@@ -1,13 +1,14 @@
 import { createHash, randomUUID } from "node:crypto";
 import {
   type Clock,
-  type Limits,
   type Logger,
   messageOf,
-  type SandboxBackend,
-  type TemplateBuild,
+  SandboxError,
+  type TemplateFacts,
+  type Templates,
 } from "@coppice/core";
-import type { Catalog, ReadyBuild } from "../catalog/catalog.js";
+import type { Limits, SandboxBackend } from "@coppice/core/backend";
+import type { Catalog, ConfiguredSource, ReadyBuild } from "../catalog/catalog.js";
 import { factsOf } from "../catalog/built-templates.js";
 import { namespaceOf } from "../catalog/namespace-of.js";
 import { BuildFailure } from "../model/build-failure.js";
@@ -19,9 +20,11 @@ import type { Uploads } from "../uploads/uploads.js";
 import type { Recipe } from "./recipe.js";
 import { packFiles } from "./recipe-files.js";
 import { RecipeProgress, remedyFor } from "./recipe-progress.js";
+import { REASONS } from "../reasons.js";
 
 export interface RecipeBuildsOptions {
   readonly recipes: ReadonlyMap<string, Recipe>;
+  readonly templates: Pick<Templates, "all">;
   readonly store: () => TemplatesStore;
   readonly catalog: Catalog;
   readonly queue: Pick<BuildQueue, "start" | "ended" | "cancel" | "transferOf">;
@@ -59,6 +62,8 @@ export class RecipeBuilds {
   #failures = 0;
   /** Reason that was told about each template. */
   readonly #told = new Map<string, string>();
+  /** Those whose last build failed, with the reason as clients are told it. */
+  readonly #failed = new Map<string, string>();
 
   constructor(options: RecipeBuildsOptions) {
     this.#options = options;
@@ -68,12 +73,25 @@ export class RecipeBuilds {
     return this.#options.recipes.has(template);
   }
 
-  buildOf(template: string): TemplateBuild | undefined {
+  buildOf(template: string): NonNullable<TemplateFacts["build"]> | undefined {
     // Asked at every creation: without a recipe there is nothing to look up.
     if (!this.#options.recipes.has(template)) return undefined;
     const found = this.#tagged(template, CURRENT);
     return found && factsOf(found.template, found.build).build;
   }
+
+  /** Finds the build of a recipe, for every tenant. */
+  readonly source: ConfiguredSource = ({ name, tag }) => {
+    const found = this.#options.templates
+      .all()
+      .find((each) => each.name === name || each.aliases.includes(name));
+    if (found === undefined) return undefined;
+    if (tag !== CURRENT)
+      throw new SandboxError("template_tag_not_found", `tag '${tag}' does not exist for template '${name}'`);
+    const ready = this.has(found.name) ? this.#tagged(found.name, CURRENT) : undefined;
+    if (ready !== undefined) return ready;
+    throw this.#missing(found.name);
+  };
 
   /** Builds in the background what earlier runs have not. */
   start(): void {
@@ -109,12 +127,20 @@ export class RecipeBuilds {
       const base = this.#options.recipes.get(template)?.base;
       try {
         // It would fail for the same reason.
-        if (base?.kind === "template" && failed.has(base.reference)) failed.add(template);
-        else if (this.#canBuild(template)) await this.#buildUnlessReady(template);
+        if (base?.kind === "template" && failed.has(base.reference)) {
+          failed.add(template);
+          this.#failed.set(template, `it starts from template '${base.reference}', which could not be built`);
+        } else if (this.#canBuild(template)) {
+          await this.#buildUnlessReady(template);
+          this.#failed.delete(template);
+        }
       } catch (error) {
         if (this.#stopping.signal.aborted) return;
         failed.add(template);
-        const step = error instanceof BuildFailure ? error.step : undefined;
+        const isTold = error instanceof BuildFailure;
+        // Of other errors some name paths of this host.
+        this.#failed.set(template, isTold ? error.message : "the log of the server has the reason");
+        const step = isTold ? error.step : undefined;
         this.#tell(template, { message: messageOf(error), step });
       }
     }
@@ -135,6 +161,21 @@ export class RecipeBuilds {
     const remedy = remedyFor(reason, backendOf(template), template);
     const text = `template '${template}' was not built, and is tried again now and then: ${reason.message}`;
     log.error({ template, reason, remedy }, `${text}. Remedy: ${remedy}`);
+  }
+
+  /** Why builds cannot start from a template. */
+  #missing(template: string): SandboxError {
+    const base = this.#options.recipes.get(template)?.base;
+    if (base === undefined || !this.#canBuild(template)) {
+      const text = `template '${template}' is not built on this server, so that builds cannot start from it; its operator can give it a recipe (templates.recipes)`;
+      return new SandboxError("template_not_found", text);
+    }
+    const reason = this.#failed.get(template);
+    const text =
+      reason === undefined
+        ? `template '${template}' is still being built by this server: try again when it is ready`
+        : `template '${template}' could not be built by this server, which tries it again now and then: ${reason}`;
+    return new SandboxError(REASONS.template_not_ready, text);
   }
 
   #canBuild(template: string): boolean {
@@ -191,16 +232,17 @@ export class RecipeBuilds {
     await queue.ended(buildId);
     cancelReport();
     this.#current = undefined;
-    const reason = store().builds.find(buildId)?.reason;
-    if (reason !== undefined) throw new BuildFailure(reason.message, reason.step);
+    const reason = store().builds.get({ id: buildId })?.reason;
+    if (reason !== undefined) {
+      if (this.#told.get(template) !== reason.message) progress.tellFailure();
+      throw new BuildFailure(reason.message, reason.step);
+    }
     // Builds of former recipes have no other tag.
     const former = store()
       .tags.list(template)
       .map(({ name }) => name);
-    store().tags.remove(
-      template,
-      former.filter((name) => name !== CURRENT && name !== tag),
-    );
+    const unwanted = former.filter((name) => name !== CURRENT && name !== tag);
+    store().tags.remove({ templateId: template, name: unwanted });
     log.info({ template, tookMs: clock.now() - beganMs }, `template '${template}' is ready`);
   }
 
@@ -221,7 +263,7 @@ export class RecipeBuilds {
     const buildId = randomUUID();
     store().atOnce(() => {
       const { templates, builds, tags } = store();
-      if (templates.find(template) === undefined) templates.add(recordOf(template, nowMs), nowMs);
+      templates.insert(recordOf(template, nowMs), "INSERT OR IGNORE");
       builds.add({ id: buildId, templateId: template, backend: backend.name, limits }, nowMs);
       for (const name of [CURRENT, tag]) tags.assign(template, name, buildId, nowMs);
     });
@@ -230,7 +272,7 @@ export class RecipeBuilds {
 
   #tagged(template: string, tag: string): ReadyBuild | undefined {
     const { store, catalog } = this.#options;
-    const record = store().templates.find(template);
+    const record = store().templates.get({ id: template });
     if (record === undefined || record.owner !== SERVER) return undefined;
     const build = catalog.tagged(record, tag);
     return build && { template: record, build };
@@ -264,7 +306,7 @@ export class RecipeBuilds {
   }
 }
 
-/** Every tenant can build on it; its name is its id. */
+/** Its name is its id. */
 function recordOf(template: string, nowMs: number) {
   return {
     id: template,
@@ -274,7 +316,5 @@ function recordOf(template: string, nowMs: number) {
     isPublic: true,
     createdAtMs: nowMs,
     updatedAtMs: nowMs,
-    spawnCount: 0,
-    lastSpawnedAtMs: undefined,
   };
 }

@@ -18,6 +18,11 @@ function watched(steps: number) {
       progress.tell();
       return told.splice(0);
     },
+    fail: () => {
+      told.length = 0;
+      progress.tellFailure();
+      return told;
+    },
   };
 }
 
@@ -43,4 +48,16 @@ it("a pull is told in per cent", () => {
   assert.deepEqual(tell(), ["template 'base', step 1 of 7, 41 %: pulling"]);
   pull(100, 100);
   assert.deepEqual(tell(), []);
+});
+
+it("a failed step is told with the last lines that it printed itself", () => {
+  const { say, fail } = watched(1);
+  say("Setting up bash", "base", "debug");
+  say(`[builder 1/1] RUN make [${"0".repeat(64)}]`, "1");
+  for (let line = 1; line <= 30; line++) say(`[builder 1/1] [stderr]: line ${line}`, "1");
+  say("Build failed: failed to run command 'make': exit status 2", "1", "error");
+  assert.deepEqual(
+    fail(),
+    Array.from({ length: 20 }, (_, index) => `  line ${index + 11}`),
+  );
 });

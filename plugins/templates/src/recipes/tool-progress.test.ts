@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { it } from "node:test";
-import { ToolProgress } from "./tool-progress.js";
+import { ToolProgress } from "./recipe-progress.js";
 
 function after(...lines: readonly string[]): number | undefined {
   const progress = new ToolProgress();

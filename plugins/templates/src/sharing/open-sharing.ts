@@ -1,4 +1,5 @@
-import type { Backends, Clock, Logger, SharedTemplates, Snapshots } from "@coppice/core";
+import type { Clock, Logger, SharedTemplates, Snapshots } from "@coppice/core";
+import type { Backends } from "@coppice/core/backend";
 import type { Catalog } from "../catalog/catalog.js";
 import type { ImagePuller } from "../images/image-puller.js";
 import type { ImagePusher } from "../images/image-pusher.js";

@@ -1,10 +1,8 @@
-import {
-  SandboxError,
-  type SharedTemplate,
-  type SharedTemplates,
-  type TemplateReference,
-} from "@coppice/core";
+import { SandboxError, type SharedTemplates } from "@coppice/core";
 import { type SharedBuild, type SharedRecord, sharedRecordOf } from "./shared-record.js";
+import type { TemplateReference } from "../model/template-record.js";
+
+export type SharedTemplate = NonNullable<ReturnType<NonNullable<SharedTemplates["records"]>["get"]>>;
 
 /** A build of a shared template. */
 export interface FoundBuild {

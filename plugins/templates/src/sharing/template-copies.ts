@@ -1,13 +1,14 @@
-import { abortAfter, type Backends, type Clock, type Logger, SandboxError } from "@coppice/core";
+import { abortAfter, type Clock, type Logger, SandboxError } from "@coppice/core";
+import type { Backends } from "@coppice/core/backend";
 import type { ImagePuller } from "../images/image-puller.js";
 import { BuildFailure } from "../model/build-failure.js";
 import type { RegistryCredentials } from "../model/registry-credentials.js";
 import { SERVER } from "../model/template-record.js";
-import type { CopyRecord } from "../store/copy-table.js";
 import type { ImageKeeper } from "../store/image-keeper.js";
 import type { TemplatesStore } from "../store/templates-store.js";
 import type { TemplatesConfig } from "../templates-config.js";
 import type { FoundBuild } from "./shared-catalog.js";
+import { REASONS } from "../reasons.js";
 
 export interface TemplateCopiesOptions {
   readonly puller: Pick<ImagePuller, "find">;
@@ -35,8 +36,8 @@ export class TemplateCopies {
     this.#options = options;
   }
 
-  find(buildId: string): CopyRecord | undefined {
-    return this.#options.store().copies.find(buildId);
+  find(buildId: string) {
+    return this.#options.store().copies.get({ id: buildId });
   }
 
   /** True for a build that is worth a try. */
@@ -61,7 +62,7 @@ export class TemplateCopies {
   /** Removes what is not in use for a build any more. */
   retain(needed: ReadonlySet<string>): void {
     const { copies } = this.#options.store();
-    for (const id of copies.ids()) if (!needed.has(id)) copies.remove(id);
+    for (const { id } of copies.all()) if (!needed.has(id)) copies.remove({ id });
     for (const [id, untilMs] of this.#failed)
       if (untilMs <= this.#options.clock.now()) this.#failed.delete(id);
   }
@@ -77,7 +78,7 @@ export class TemplateCopies {
     const { buildId, templateId } = found;
     const aborting = new AbortController();
     const { buildTimeout: timeoutMs } = settings;
-    const overdue = (): Error => new SandboxError("template_not_fetched", "its registry took too long");
+    const overdue = (): Error => new SandboxError(REASONS.template_not_fetched, "its registry took too long");
     using _limit = abortAfter(aborting, { clock, timeoutMs, overdue });
     const signal = AbortSignal.any([aborting.signal, this.#stopping.signal]);
     try {
@@ -90,7 +91,7 @@ export class TemplateCopies {
       const reason =
         error instanceof BuildFailure || error instanceof SandboxError ? error.message : "it failed";
       const text = `template '${templateId}' cannot be fetched from the registry of this server: ${reason}`;
-      throw new SandboxError("template_not_fetched", text, { cause: error });
+      throw new SandboxError(REASONS.template_not_fetched, text, { cause: error });
     }
   }
 
@@ -115,7 +116,8 @@ export class TemplateCopies {
       );
       signal.throwIfAborted();
       const bytes = await images.usage(image);
-      store().copies.add({ id: buildId, result: { image, context, start, bytes } }, clock.now());
+      const result = { image, context, start, bytes };
+      store().copies.insert({ id: buildId, image, result, usedAtMs: clock.now() }, "REPLACE");
     } catch (error) {
       await images.remove(image).catch(() => {
         // The next sweep tries again.

@@ -30,7 +30,7 @@ function sharing({ isPublic = false, isReachable = true } = {}) {
   return new TemplateSharing({
     shared: { records: { entries: () => entries } } as unknown as SharedTemplates,
     copies: { find: () => undefined, canFetch: () => isReachable },
-    store: () => ({ templates: { find: () => undefined } }),
+    store: () => ({ templates: { has: () => false } }),
   } as unknown as TemplateSharingOptions);
 }
 
@@ -130,16 +130,22 @@ function keeper({
     },
     store: () => ({
       secret: () => "",
-      templates: { all: () => [template], find: (id: string) => (id === "t" ? template : undefined) },
+      templates: {
+        all: () => [template],
+        get: ({ id }: { readonly id: string }) => (id === "t" ? template : undefined),
+        has: ({ id }: { readonly id: string }) => id === "t",
+      },
       tags: { list: () => [...builds.keys()].map((id) => ({ name: id, buildId: id })) },
       builds: {
-        find: (id: string) => ({
+        has: () => true,
+        get: ({ id }: { readonly id: string }) => ({
           ...builds.get(id),
           backend: "memory",
           limits: { cpuCount: 1, memoryMiB: 512 },
         }),
         unfinished: () => [],
-        pushed: (id: string, digest: string) => void builds.set(id, { digest }),
+        update: ({ id }: { readonly id: string }, change: { readonly digest?: string }) =>
+          void builds.set(id, change),
       },
     }),
   };
@@ -183,7 +189,8 @@ describe("the server that keeps templates", () => {
     const { made, told } = keeper({
       push: async () => digest,
       put: () => {
-        if (failures-- > 0) throw new SandboxError("fleet_unavailable", "no answer");
+        if (failures-- > 0)
+          throw new SandboxError({ reason: "fleet_unavailable", code: "unavailable" }, "no answer");
       },
     });
     const snapshot = { id: "s", owner: "me", template: "t", backend: "memory", limits: {}, takenAtMs: 0 };

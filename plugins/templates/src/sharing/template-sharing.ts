@@ -4,12 +4,9 @@ import {
   type Clock,
   type Logger,
   SandboxError,
-  type SharedTemplate,
   type SharedTemplates,
   type SnapshotRecord,
   type TemplateFacts,
-  type TemplateRecords,
-  type TemplateReference,
 } from "@coppice/core";
 import { namespaceOf } from "../catalog/namespace-of.js";
 import { Semaphore } from "@coppice/core/backend";
@@ -17,14 +14,17 @@ import { factsOf } from "../catalog/built-templates.js";
 import { LEAST_MEMORY_MIB } from "../model/build-record.js";
 import type { SourceBuild } from "../model/builder.js";
 import type { RegistryCredentials } from "../model/registry-credentials.js";
-import { SERVER, type TemplateRecord } from "../model/template-record.js";
+import { SERVER, type TemplateRecord, type TemplateReference } from "../model/template-record.js";
 import type { OtherServers } from "../queue/build-queue.js";
 import type { TemplatePushes, WantedPush } from "../queue/template-pushes.js";
 import type { ImageKeeper } from "../store/image-keeper.js";
 import type { TemplatesStore } from "../store/templates-store.js";
-import { SharedCatalog } from "./shared-catalog.js";
+import { SharedCatalog, type SharedTemplate } from "./shared-catalog.js";
 import { type SharedRecord, sharedText } from "./shared-record.js";
 import type { TemplateCopies } from "./template-copies.js";
+import { REASONS } from "../reasons.js";
+
+type TemplateRecords = NonNullable<SharedTemplates["records"]>;
 
 export interface TemplateSharingOptions {
   readonly shared: SharedTemplates;
@@ -98,9 +98,9 @@ export class TemplateSharing implements OtherServers {
     const copy = copies.find(buildId);
     if (copy === undefined && !copies.canFetch(found)) {
       // The catalogue of its keeper says what it lacks. To all others it exists.
-      if (this.#options.store().templates.find(id) !== undefined) return undefined;
+      if (this.#options.store().templates.has({ id })) return undefined;
       const text = `template '${reference.name}' cannot be fetched now, and this server has no files of it, please retry`;
-      throw new SandboxError("template_not_fetched", text);
+      throw new SandboxError(REASONS.template_not_fetched, text);
     }
     const result = copy?.result ?? {
       image: "",
@@ -141,7 +141,7 @@ export class TemplateSharing implements OtherServers {
 
   /** Notes that a sandbox was made of a copy. */
   used(buildId: string): void {
-    this.#options.store().copies.used(buildId, this.#options.clock.now());
+    this.#options.store().copies.update({ id: buildId }, { usedAtMs: this.#options.clock.now() });
   }
 
   /**
@@ -149,7 +149,7 @@ export class TemplateSharing implements OtherServers {
    * the build before it then. @throws SandboxError when the others cannot be told
    */
   async announce(templateId: string, buildId: string): Promise<void> {
-    if (this.#options.store().templates.find(templateId)?.owner === SERVER) return;
+    if (this.#options.store().templates.get({ id: templateId })?.owner === SERVER) return;
     this.#announced.add(buildId);
     for (let attempt = 1; ; attempt += 1) {
       try {
@@ -252,7 +252,7 @@ export class TemplateSharing implements OtherServers {
       if (owner !== SERVER) await attempt(id, () => this.#share(template, records));
     }
     for (const [id, known, record] of this.#catalog.records())
-      if (store().templates.find(id) === undefined && known.keeper !== "other")
+      if (!store().templates.has({ id }) && known.keeper !== "other")
         await attempt(id, () => this.#takeOver(id, known, record));
     // A snapshot of a sandbox takes its image, too.
     const needed = new Set(this.#options.buildsInUse());
@@ -261,9 +261,8 @@ export class TemplateSharing implements OtherServers {
     copies.retain(needed);
     this.#catalog.prune();
     for (const id of this.#announced)
-      if (store().builds.find(id)?.state !== "building") this.#announced.delete(id);
-    for (const id of this.#unshareable)
-      if (store().builds.find(id) === undefined) this.#unshareable.delete(id);
+      if (store().builds.get({ id })?.state !== "building") this.#announced.delete(id);
+    for (const id of this.#unshareable) if (!store().builds.has({ id })) this.#unshareable.delete(id);
     await keeper.sweep();
   }
 
@@ -274,16 +273,16 @@ export class TemplateSharing implements OtherServers {
     if (isElsewhere(records.get(id)) && isElsewhere(await records.read(id))) {
       log.warn({ template: id }, "another server of the fleet has taken a template over, or removed it");
       store().atOnce(() => {
-        store().copies.addOwn(id, clock.now());
-        store().templates.remove(id);
+        store().copyBuildsOf(id, clock.now());
+        store().templates.remove({ id });
       });
       return;
     }
     for (const { buildId } of store().tags.list(id)) {
       if (this.#stopping.signal.aborted) return;
-      if (store().builds.find(buildId)?.digest === undefined) await this.#push(template, buildId);
+      if (store().builds.get({ id: buildId })?.digest === undefined) await this.#push(template, buildId);
     }
-    const now = store().templates.find(id);
+    const now = store().templates.get({ id });
     const known = records.get(id);
     const isTold = now !== undefined && known?.keeper === "self" && known.value === this.#textOf(now);
     if (!isTold) await this.#tell(id, () => true);
@@ -294,7 +293,8 @@ export class TemplateSharing implements OtherServers {
     if (this.#unshareable.has(buildId)) return;
     try {
       const name = `${id}:${buildId}`;
-      store().builds.pushed(buildId, await this.#send(owner, { template: name }, name));
+      const digest = await this.#send(owner, { template: name }, name);
+      store().builds.update({ id: buildId }, { digest });
     } catch (error) {
       if (!(error instanceof SandboxError && UNSHAREABLE.has(error.reason))) throw error;
       // Another attempt would pack as many bytes in vain, at the cost of all tenants' templates.
@@ -328,7 +328,7 @@ export class TemplateSharing implements OtherServers {
     const { shared, store } = this.#options;
     await this.#telling.run(async () => {
       const known = await shared.records?.read(id);
-      const template = store().templates.find(id);
+      const template = store().templates.get({ id });
       if (template === undefined || !applies(known)) return;
       const value = this.#textOf(template);
       const isTold = known?.keeper === "self" && known.value === value;
@@ -341,11 +341,12 @@ export class TemplateSharing implements OtherServers {
     const { owner, namespace, alias, isPublic, createdAtMs, id } = template;
     const moving = new Set<string>();
     for (const { id: buildId } of store().builds.unfinished(id))
-      if (this.#announced.has(buildId)) for (const tag of store().tags.ofBuild(buildId)) moving.add(tag);
+      if (this.#announced.has(buildId))
+        for (const { name } of store().tags.all({ buildId })) moving.add(name);
     const tags: Record<string, string> = {};
     const builds: Record<string, SharedRecord["builds"][string]> = {};
     for (const { name, buildId } of store().tags.list(id)) {
-      const build = store().builds.find(buildId);
+      const build = store().builds.get({ id: buildId });
       if (build === undefined || moving.has(name)) continue;
       const { digest, backend, limits } = build;
       tags[name] = buildId;
@@ -380,20 +381,17 @@ export class TemplateSharing implements OtherServers {
     const tags = Object.entries(record.tags).filter(
       ([, buildId]) => record.builds[buildId]?.digest !== undefined,
     );
-    if (store().templates.findOwn(owner, alias) !== undefined) return;
+    if (store().templates.has({ owner, alias })) return;
     await shared.records?.put(id, sharedText({ ...record, store: this.#storeId() }), known);
     store().atOnce(() => {
       const { templates, builds: built, tags: assigned } = store();
       const nowMs = clock.now();
       const { namespace, isPublic, createdAtMs } = record;
-      const more = { updatedAtMs: nowMs, spawnCount: 0, lastSpawnedAtMs: undefined };
-      templates.add({ id, owner, namespace, alias, isPublic, createdAtMs, ...more }, createdAtMs);
-      templates.publish(id, isPublic, nowMs);
+      const known = { id, owner, namespace, alias, isPublic, createdAtMs };
+      templates.insert({ ...known, updatedAtMs: createdAtMs });
+      const ready = { state: "ready", createdAtMs: nowMs, updatedAtMs: nowMs, finishedAtMs: nowMs } as const;
       for (const [buildId, { digest, backend, limits }] of builds)
-        built.takeOver(
-          { id: buildId, templateId: id, backend, limits: { ...limits, diskMiB: limits.diskMiB }, digest },
-          nowMs,
-        );
+        built.insert({ id: buildId, templateId: id, backend, limits, digest, ...ready });
       for (const [tag, buildId] of tags) assigned.assign(id, tag, buildId, nowMs);
     });
     log.info({ template: id }, "this server keeps a template from now on, whose server is gone");

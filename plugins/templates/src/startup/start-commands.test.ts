@@ -1,9 +1,10 @@
 import assert from "node:assert/strict";
 import { it } from "node:test";
-import { type Sandboxes, Snapshots, type StartCommand } from "@coppice/core";
+import { type Sandboxes, Snapshots } from "@coppice/core";
 import type { ScriptedProcess } from "@coppice/core/testing";
 import { Commands } from "@coppice/plugin-commands";
 import { templatesServer, type TemplatesServer } from "../testing/templates-server.js";
+import type { StartCommand } from "../model/layer.js";
 
 const START: StartCommand = {
   command: "serve",

@@ -1,19 +1,21 @@
+import { exitText } from "@coppice/core/backend";
 import {
   type Clock,
   type LiveSandbox,
   messageOf,
   SandboxError,
-  type StartCommand,
-  type Startup,
+  type Startups,
   unlessAborted,
   within,
 } from "@coppice/core";
 import type { Commands, StartedCommand } from "@coppice/plugin-commands";
 import { commandEnvironment } from "../guest/context-command.js";
-import { exitText } from "../guest/guest-run.js";
 import type { TemplatesConfig } from "../templates-config.js";
-import { outputTail } from "./output-tail.js";
 import { untilReady } from "./until-ready.js";
+import type { StartCommand } from "../model/layer.js";
+import { REASONS } from "../reasons.js";
+
+type Startup = Parameters<Startups["add"]>[0];
 
 export interface StartCommandsOptions {
   /** Undefined where no plugin has commands. */
@@ -57,7 +59,7 @@ export class StartCommands implements Startup {
     } catch (error) {
       signal.throwIfAborted();
       const told = [messageOf(error), tail()].filter((text) => text !== "").join(": ");
-      throw new SandboxError("start_command_failed", `start command failed: ${told}`, { cause: error });
+      throw new SandboxError(REASONS.start_command_failed, `start command failed: ${told}`, { cause: error });
     } finally {
       watching.abort();
     }
@@ -89,4 +91,20 @@ async function failureOf(started: StartedCommand, until: AbortSignal): Promise<n
     throw new Error(`error running start command: ${how}`);
   }
   return unlessAborted(until, () => new Promise<never>(() => {}));
+}
+
+const KEPT_BYTES = 2048;
+
+/**
+ * Keeps the end of a command's output until the signal aborts. Call it in the turn of the event loop in which the
+ * command was started. @returns gives the end of its stderr, or of stdout where that is empty.
+ */
+function outputTail(command: StartedCommand, signal: AbortSignal): () => string {
+  const kept = { stderr: Buffer.alloc(0), stdout: Buffer.alloc(0), terminal: Buffer.alloc(0) };
+  void (async () => {
+    for await (const { stream, data } of command.subscribe(signal))
+      kept[stream] = Buffer.concat([kept[stream], data]).subarray(-KEPT_BYTES);
+    // Its end is seen elsewhere.
+  })().catch(() => {});
+  return () => (kept.stderr.length > 0 ? kept.stderr : kept.stdout).toString("utf8").trim();
 }

@@ -1,14 +1,8 @@
-import {
-  type Clock,
-  type LiveSandbox,
-  probePort,
-  processEnvironment,
-  sleep,
-  type StartCommand,
-} from "@coppice/core";
+import { type Clock, type LiveSandbox, probePort, processEnvironment, sleep } from "@coppice/core";
 import { commandEnvironment } from "../guest/context-command.js";
 import { runInGuest } from "../guest/guest-run.js";
 import type { TemplatesConfig } from "../templates-config.js";
+import type { StartCommand } from "../model/layer.js";
 
 export interface UntilReadyOptions {
   readonly settings: Pick<TemplatesConfig, "readyInterval" | "longestSleep">;

@@ -8,6 +8,8 @@ export interface StepRun {
   /** As the steps before it left it. */
   readonly context: BuildContext;
   readonly templateId: string;
+  /** Variables of the proxies for RUN, which ENV goes before; nothing keeps them. */
+  readonly proxies: Readonly<Record<string, string>>;
   readonly signal: AbortSignal;
   /** Takes a line of the log. */
   readonly print: (level: LogLevel, line: string) => void;

@@ -75,6 +75,14 @@ describe("steps of a build", { skip: WITHOUT_BUILDS, timeout: 240_000, concurren
     assert.equal(await failureOf(["MOUNT", "x"]), "command type MOUNT is not implemented");
   });
 
+  it("RUN that fails says what its sandbox lacked", async () => {
+    const big = "dd if=/dev/zero of=/dev/null bs=512M count=1; exit $?";
+    await assert.rejects(host.start({ limits: { memoryMiB: 128 }, steps: [["RUN", big]] }).run, {
+      name: "BuildFailure",
+      message: `failed to run command '${big}': exit status 137 (out of memory: limit 128 MiB)`,
+    });
+  });
+
   it("ENV expands variables of root's login shell, and nothing else", async () => {
     const text = [
       "${PATH}:/more",

@@ -5,6 +5,7 @@ import { join } from "node:path";
 import { it } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import type { SandboxBackend } from "@coppice/core/backend";
+import { eventually } from "@coppice/core/testing";
 import { BuildFailure } from "../model/build-failure.js";
 import { type Requested, START, type Status, templatesServer } from "../testing/templates-server.js";
 
@@ -14,13 +15,9 @@ it("images of failed, cancelled, old and deleted builds are removed, and those i
   await using server = await templatesServer({ settings: { maxBuilds: 1, maxLayers: 1 } });
   const { images }: SandboxBackend = server.backend.backend;
   const listed = async () => (await images?.list())?.length;
-  const eventually = async (count: number): Promise<void> => {
-    for (let attempts = 0; attempts < 500 && (await listed()) !== count; attempts += 1) await sleep(5);
-    assert.equal(await listed(), count);
-  };
   const first = await server.build("one");
   await server.ended(first);
-  await eventually(1);
+  await eventually("one image", async () => (await listed()) === 1);
   server.builder.script = async (request, surroundings) => {
     const { image } = await server.builder.make(request, surroundings);
     // Not in a layer, nor in a result.
@@ -29,14 +26,38 @@ it("images of failed, cancelled, old and deleted builds are removed, and those i
   };
   await server.ended(await server.build("two", { start: { fromImage: "other" } }));
   // A failed build leaves its layer, in place of the first one's; that build still has its image.
-  await eventually(2);
+  await eventually("two images", async () => (await listed()) === 2);
   server.builder.script = (request, surroundings) => server.builder.make(request, surroundings);
   await server.ended(await server.build("one", { start: { fromImage: "third" } }));
   await server.ended(await server.build("one", { start: { fromImage: "fourth" } }));
   // Only the newest build and the newest layer are kept, and they have the same image.
-  await eventually(1);
+  await eventually("one image", async () => (await listed()) === 1);
   await server.ask("DELETE /templates/one");
-  await eventually(1);
+  await eventually("one image", async () => (await listed()) === 1);
+});
+
+it("a build that goes on past its tenant's space fails, and its steps do not keep later builds out", async () => {
+  await using server = await templatesServer({ settings: { maxStorage: "10B" } });
+  const made: string[] = [];
+  server.builder.script = async (request, surroundings) => {
+    // Of four bytes each.
+    for (const reference of ["1", "2", "3", "4", "5"]) {
+      const base = { kind: "image", reference, credentials: undefined } as const;
+      made.push((await server.builder.make({ ...request, base }, surroundings)).image);
+    }
+    throw new Error("it went on");
+  };
+  const { status, reason } = await server.ended(await server.build("much"));
+  assert.equal(status, "error");
+  assert.equal(reason?.message, "the templates of a tenant may have 10 bytes; delete some of them");
+  assert.equal(made.length, 3);
+  server.builder.script = (request, surroundings) => server.builder.make(request, surroundings);
+  let next = await server.ask("POST /v3/templates", { name: "little" });
+  for (let attempts = 0; attempts < 500 && next.status !== 202; attempts += 1) {
+    await sleep(5);
+    next = await server.ask("POST /v3/templates", { name: "little" });
+  }
+  assert.equal((await server.ended(await server.build("little"))).status, "ready");
 });
 
 it("a restart fails what was building, keeps what waits, and brings images and store together", async (context) => {

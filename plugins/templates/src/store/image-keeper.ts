@@ -1,7 +1,9 @@
-import { type Backends, type Clock, type ImageId, type Logger, messageOf, newId } from "@coppice/core";
+import { type Clock, type Logger, messageOf, newId, SandboxError } from "@coppice/core";
+import type { Backends, ImageId } from "@coppice/core/backend";
 import type { Layer, Layers } from "../model/layer.js";
 import type { ImageRecord } from "./image-table.js";
 import type { TemplatesStore } from "./templates-store.js";
+import { REASONS } from "../reasons.js";
 
 export interface ImageKeeperOptions {
   readonly store: () => TemplatesStore;
@@ -26,6 +28,13 @@ export interface ImageReport {
   readonly unknown: readonly ImageRecord[];
 }
 
+/** @throws SandboxError template_storage_full where the images of a tenant have as many bytes as they may. */
+export function requireStorage({ images }: TemplatesStore, tenant: string, mostBytes: number): void {
+  if (images.sum("bytes", { tenant }) < mostBytes) return;
+  const text = `the templates of a tenant may have ${mostBytes} bytes; delete some of them`;
+  throw new SandboxError(REASONS.template_storage_full, text);
+}
+
 /** Knows which images are needed, and removes the others from their backends. */
 export class ImageKeeper {
   readonly #options: ImageKeeperOptions;
@@ -37,7 +46,8 @@ export class ImageKeeper {
     this.#options = options;
   }
 
-  layersOf(tenant: string, backend: string): HeldLayers {
+  /** @param mostBytes of all images of the tenant; with as many, no further one is named. */
+  layersOf(tenant: string, backend: string, mostBytes = Number.POSITIVE_INFINITY): HeldLayers {
     const { store, clock } = this.#options;
     const holds: ImageId[] = [];
     const hold = (image: ImageId): void => {
@@ -46,22 +56,24 @@ export class ImageKeeper {
     };
     return {
       find: (wanted) => {
-        const layer = store().images.findLayer(wanted, clock.now());
+        const layer = store().layers.use(wanted, clock.now());
         if (layer !== undefined) hold(layer.image);
         return layer;
       },
       add: (layer: Layer) => {
         hold(layer.image);
-        store().images.addLayer(layer, clock.now());
+        store().layers.add(layer, clock.now());
       },
       describe: (image, contents) => store().images.describe(image, contents),
       nameImage: () => {
+        requireStorage(store(), tenant, mostBytes);
         const id = newId("image");
         hold(id);
         // Before the backend makes it: an image of an interrupted build is known, and removed.
         store().images.add({ id, backend, tenant });
         return id;
       },
+      measured: (image, bytes) => void store().images.update({ id: image }, { bytes }),
       hold,
       [Symbol.dispose]: () => {
         for (const image of holds.splice(0)) this.#release(image);
@@ -76,7 +88,7 @@ export class ImageKeeper {
     const found = await this.#listed();
     // After the lists: a build that ran meanwhile has named its images before it made them.
     const unneeded = this.#unheld(images.unneeded());
-    const known = images.list();
+    const known = images.all();
     const idle = new Set(unneeded.map(({ id }) => id));
     const needed = known.filter(({ id }) => !idle.has(id));
     const ids = new Set(known.map(({ id }) => id));
@@ -101,9 +113,9 @@ export class ImageKeeper {
       log.error({ image: id, backend }, "an image of a template is lost");
       store().atOnce(() => {
         store().builds.failLost(id, clock.now());
-        store().images.forgetLayersOf(id);
-        store().copies.removeOf(id);
-        store().images.remove(id);
+        store().layers.remove({ image: id });
+        store().copies.remove({ image: id });
+        store().images.remove({ id });
       });
     }
     this.remove(report.unneeded).catch((error: unknown) => {
@@ -122,13 +134,25 @@ export class ImageKeeper {
     return this.#inTurn(() => this.#removeAll(images));
   }
 
+  /** Forgets layers of a tenant, the last used ones last, until its images have less than so many bytes. */
+  async makeRoom(tenant: string, mostBytes: number): Promise<void> {
+    const { images, layers } = this.#options.store();
+    const isFull = (): boolean => images.sum("bytes", { tenant }) >= mostBytes;
+    for (let kept = layers.count({ tenant }); kept > 0 && isFull();) {
+      // By halves, as each removal takes its time.
+      kept = Math.floor(kept / 2);
+      layers.forget(tenant, kept);
+      await this.sweep();
+    }
+  }
+
   /** Measures the images of a tenant that are new. */
   async measure(tenant: string): Promise<void> {
     const { store, log } = this.#options;
-    for (const { id, backend } of store().images.unmeasured(tenant)) {
+    for (const { id, backend } of store().images.all({ tenant, bytes: undefined })) {
       try {
         const bytes = await this.#facetOf(backend)?.usage(id);
-        if (bytes !== undefined) store().images.measured(id, bytes);
+        if (bytes !== undefined) store().images.update({ id }, { bytes });
       } catch (error) {
         log.warn({ image: id, err: error }, "an image of a template could not be measured");
       }
@@ -153,7 +177,7 @@ export class ImageKeeper {
       if (facet === undefined) continue;
       try {
         await facet.remove(id);
-        store().images.remove(id);
+        store().images.remove({ id });
       } catch (error) {
         log.error(
           { image: id, backend, err: messageOf(error) },

@@ -1,126 +1,83 @@
 import type { DatabaseSync } from "node:sqlite";
-import type { ImageId } from "@coppice/core";
+import { type Inferred, Table } from "@coppice/core";
+import type { ImageId } from "@coppice/core/backend";
+import { z } from "zod";
 import type { Layer } from "../model/layer.js";
 
 /** An image that this server has named, whether its backend has made it or not. */
-export interface ImageRecord {
-  readonly id: ImageId;
-  readonly backend: string;
-  readonly tenant: string;
-}
+export type ImageRecord = Inferred<typeof image>;
 
-type LayerContent = Pick<Layer, "context" | "start" | "bytes">;
+const image = z.object({
+  id: z.string(),
+  backend: z.string(),
+  tenant: z.string(),
+  /** Undefined until it is measured. */
+  bytes: z.number().optional(),
+});
 
-/** Images, and the layers that have them. A build has the image of its result. */
-export class ImageTable {
-  readonly #statements: ReturnType<typeof prepare>;
-
+/** A build has the image of its result, a layer the one that it made. */
+export class ImageTable extends Table<typeof image> {
   constructor(database: DatabaseSync) {
-    this.#statements = prepare(database);
+    super(database, { name: "image", schema: image });
   }
 
   /** Nothing happens for one that is here. */
-  add({ id, backend, tenant }: ImageRecord): void {
-    this.#statements.add.run(id, backend, tenant);
-  }
-
-  remove(id: ImageId): void {
-    this.#statements.remove.run(id);
-  }
-
-  list(): readonly ImageRecord[] {
-    return this.#statements.list.all().map(parseImage);
+  add(record: ImageRecord): void {
+    this.insert(record, "INSERT OR IGNORE");
   }
 
   /** Images that no layer, no build and no copy has. */
   unneeded(): readonly ImageRecord[] {
-    return this.#statements.unneeded.all().map(parseImage);
-  }
-
-  /** Images of a tenant whose size is not known yet. */
-  unmeasured(tenant: string): readonly ImageRecord[] {
-    return this.#statements.unmeasured.all(tenant).map(parseImage);
-  }
-
-  measured(id: ImageId, bytes: number): void {
-    this.#statements.measured.run(bytes, id);
+    return this.select(
+      `WHERE NOT EXISTS (SELECT 1 FROM layer WHERE layer.image = image.id)
+         AND NOT EXISTS (SELECT 1 FROM build WHERE build.image = image.id)
+         AND NOT EXISTS (SELECT 1 FROM copy WHERE copy.image = image.id)`,
+    );
   }
 
   describe(id: ImageId, contents: readonly string[]): void {
-    this.#statements.describe.run(contents.join("\n"), id);
+    this.run("UPDATE image SET contents = ? WHERE id = ?", contents.join("\n"), id);
   }
 
   /** Packages of an image; undefined where they were not listed. */
   contentsOf(id: ImageId): readonly string[] | undefined {
-    const contents = this.#statements.contents.get(id)?.["contents"];
+    const contents = this.query("SELECT contents FROM image WHERE id = ?", id)[0]?.["contents"];
     return typeof contents === "string" ? contents.split("\n").filter(Boolean) : undefined;
   }
+}
 
-  /** Bytes of all measured images of a tenant. */
-  usage(tenant: string): number {
-    return Number(this.#statements.usage.get(tenant)?.["bytes"]);
+const layer = z.object({
+  tenant: z.string(),
+  backend: z.string(),
+  key: z.string(),
+  image: z.string(),
+  content: z.custom<Pick<Layer, "context" | "start" | "bytes">>(),
+  usedAtMs: z.number(),
+});
+
+export class LayerTable extends Table<typeof layer> {
+  constructor(database: DatabaseSync) {
+    super(database, { name: "layer", schema: layer });
   }
 
-  findLayer(
-    { key, tenant, backend }: Pick<Layer, "key" | "tenant" | "backend">,
-    nowMs: number,
-  ): Layer | undefined {
-    const row = this.#statements.findLayer.get(nowMs, tenant, backend, key);
-    if (row === undefined) return undefined;
-    const content = JSON.parse(String(row["content"])) as LayerContent;
-    return { key, tenant, backend, image: String(row["image"]), ...content, start: content.start };
+  /** Finds a layer, and notes its use. */
+  use({ key, tenant, backend }: Pick<Layer, "key" | "tenant" | "backend">, nowMs: number): Layer | undefined {
+    if (this.update({ key, tenant, backend }, { usedAtMs: nowMs }) === 0) return undefined;
+    const found = this.get({ key, tenant, backend });
+    return found && { key, tenant, backend, image: found.image, ...found.content };
   }
 
-  addLayer({ key, tenant, backend, image, ...content }: Layer, nowMs: number): void {
-    this.#statements.addLayer.run(tenant, backend, key, image, JSON.stringify(content), nowMs);
-  }
-
-  /** Removes layers that have not been used since a time. */
-  forgetLayersBefore(usedAtMs: number): void {
-    this.#statements.forgetOld.run(usedAtMs);
+  add({ key, tenant, backend, image, ...content }: Layer, nowMs: number): void {
+    this.insert({ tenant, backend, key, image, content, usedAtMs: nowMs }, "REPLACE");
   }
 
   /** Removes layers of a tenant, but for those that were used last. */
-  forgetLayers(tenant: string, kept: number): void {
-    this.#statements.forget.run({ tenant, kept });
+  forget(tenant: string, kept: number): void {
+    this.run(
+      `DELETE FROM layer WHERE tenant = ?1 AND (tenant, backend, key) NOT IN
+         (SELECT tenant, backend, key FROM layer WHERE tenant = ?1 ORDER BY used_at_ms DESC LIMIT ?2)`,
+      tenant,
+      kept,
+    );
   }
-
-  /** Removes the layers that have an image. */
-  forgetLayersOf(image: ImageId): void {
-    this.#statements.forgetOf.run(image);
-  }
-}
-
-function prepare(database: DatabaseSync) {
-  return {
-    add: database.prepare("INSERT INTO image (id, backend, tenant) VALUES (?, ?, ?) ON CONFLICT DO NOTHING"),
-    remove: database.prepare("DELETE FROM image WHERE id = ?"),
-    list: database.prepare("SELECT * FROM image"),
-    unneeded: database.prepare(
-      `SELECT * FROM image WHERE NOT EXISTS (SELECT 1 FROM layer WHERE layer.image = image.id)
-         AND NOT EXISTS (SELECT 1 FROM build WHERE build.image = image.id)
-         AND NOT EXISTS (SELECT 1 FROM copy WHERE copy.image = image.id)`,
-    ),
-    unmeasured: database.prepare("SELECT * FROM image WHERE tenant = ? AND bytes IS NULL"),
-    measured: database.prepare("UPDATE image SET bytes = ? WHERE id = ?"),
-    describe: database.prepare("UPDATE image SET contents = ? WHERE id = ?"),
-    contents: database.prepare("SELECT contents FROM image WHERE id = ?"),
-    usage: database.prepare("SELECT coalesce(sum(bytes), 0) AS bytes FROM image WHERE tenant = ?"),
-    findLayer: database.prepare(
-      `UPDATE layer SET used_at_ms = ? WHERE tenant = ? AND backend = ? AND key = ? RETURNING image, content`,
-    ),
-    addLayer: database.prepare(
-      `INSERT OR REPLACE INTO layer (tenant, backend, key, image, content, used_at_ms) VALUES (?, ?, ?, ?, ?, ?)`,
-    ),
-    forgetOld: database.prepare("DELETE FROM layer WHERE used_at_ms < ?"),
-    forget: database.prepare(
-      `DELETE FROM layer WHERE tenant = :tenant AND (tenant, backend, key) NOT IN
-         (SELECT tenant, backend, key FROM layer WHERE tenant = :tenant ORDER BY used_at_ms DESC LIMIT :kept)`,
-    ),
-    forgetOf: database.prepare("DELETE FROM layer WHERE image = ?"),
-  };
-}
-
-function parseImage(row: Readonly<Record<string, unknown>>): ImageRecord {
-  return { id: String(row["id"]), backend: String(row["backend"]), tenant: String(row["tenant"]) };
 }

@@ -1,8 +1,7 @@
 import type { DatabaseSync } from "node:sqlite";
-import { transaction } from "@coppice/core";
-import type { LogEntry, LogLevel } from "../model/build-log.js";
-
-export const LOG_LEVELS: readonly LogLevel[] = ["debug", "info", "warn", "error"];
+import { Table, transaction } from "@coppice/core";
+import { z } from "zod";
+import { LOG_LEVELS, type LogEntry, logEntry, type LogLevel } from "../model/build-log.js";
 
 /** Which entries of a log are wanted. */
 export interface LogPage {
@@ -11,71 +10,57 @@ export interface LogPage {
   readonly limit: number;
 }
 
+const storedEntry = logEntry.extend({
+  build: z.string(),
+  /** Place in the log of its build, from 0 on. */
+  number: z.number(),
+  level: z.number().transform((level) => LOG_LEVELS[level] ?? "info"),
+});
+
+const WANTED = "WHERE build = ? AND level >= ?";
+
 /** Logs of builds. */
 export class LogTable {
   readonly #database: DatabaseSync;
-  readonly #statements: ReturnType<typeof prepare>;
+  readonly #entries: Table<typeof storedEntry>;
 
   constructor(database: DatabaseSync) {
     this.#database = database;
-    this.#statements = prepare(database);
+    this.#entries = new Table(database, { name: "log_entry", schema: storedEntry });
   }
 
-  /** @param number of the first entry in the log of its build, from 0 on. */
-  add(buildId: string, number: number, entries: readonly LogEntry[]): void {
+  /** @param number of the first entry in the log of its build. */
+  add(build: string, number: number, entries: readonly LogEntry[]): void {
     transaction(this.#database, () => {
-      for (const [index, { atMs, level, message, step }] of entries.entries()) {
-        const values = [atMs, LOG_LEVELS.indexOf(level), message, step ?? null];
-        this.#statements.add.run(buildId, number + index, ...values);
-      }
+      for (const [index, entry] of entries.entries())
+        this.#entries.insert({ ...entry, build, number: number + index, level: rank(entry.level) });
     });
   }
 
   /** In their order. @param offset how many entries of these levels to leave out. */
-  list(
-    buildId: string,
-    { level, limit, offset }: LogPage & { readonly offset: number },
-  ): readonly LogEntry[] {
-    return this.#statements.list.all(buildId, LOG_LEVELS.indexOf(level), limit, offset).map(parse);
+  list(build: string, { level, limit, offset }: LogPage & { readonly offset: number }): readonly LogEntry[] {
+    const page = `${WANTED} ORDER BY number LIMIT ? OFFSET ?`;
+    return this.#entries.select(page, build, rank(level), limit, offset);
   }
 
   /** From a time on, in their order. */
-  since(buildId: string, fromMs: number, { level, limit }: LogPage): readonly LogEntry[] {
-    return this.#statements.since.all(buildId, LOG_LEVELS.indexOf(level), fromMs, limit).map(parse);
+  since(build: string, fromMs: number, { level, limit }: LogPage): readonly LogEntry[] {
+    const page = `${WANTED} AND at_ms >= ? ORDER BY number LIMIT ?`;
+    return this.#entries.select(page, build, rank(level), fromMs, limit);
   }
 
   /** Up to a time, newest first. */
-  before(buildId: string, untilMs: number, { level, limit }: LogPage): readonly LogEntry[] {
-    return this.#statements.before.all(buildId, LOG_LEVELS.indexOf(level), untilMs, limit).map(parse);
+  before(build: string, untilMs: number, { level, limit }: LogPage): readonly LogEntry[] {
+    const page = `${WANTED} AND at_ms <= ? ORDER BY number DESC LIMIT ?`;
+    return this.#entries.select(page, build, rank(level), untilMs, limit);
   }
 
   /** The last entries of a step. */
-  ofStep(buildId: string, step: string, limit: number): readonly LogEntry[] {
-    return this.#statements.ofStep.all(buildId, step, limit).map(parse).toReversed();
+  ofStep(build: string, step: string, limit: number): readonly LogEntry[] {
+    return this.#entries.all({ build, step }, { by: "number DESC", limit }).toReversed();
   }
 }
 
-function prepare(database: DatabaseSync) {
-  const wanted = "SELECT * FROM log_entry WHERE build = ? AND level >= ?";
-  return {
-    add: database.prepare(
-      "INSERT INTO log_entry (build, number, at_ms, level, message, step) VALUES (?, ?, ?, ?, ?, ?)",
-    ),
-    list: database.prepare(`${wanted} ORDER BY number LIMIT ? OFFSET ?`),
-    since: database.prepare(`${wanted} AND at_ms >= ? ORDER BY number LIMIT ?`),
-    before: database.prepare(`${wanted} AND at_ms <= ? ORDER BY number DESC LIMIT ?`),
-    ofStep: database.prepare(
-      "SELECT * FROM log_entry WHERE build = ? AND step = ? ORDER BY number DESC LIMIT ?",
-    ),
-  };
-}
-
-function parse(row: Readonly<Record<string, unknown>>): LogEntry {
-  const { at_ms: atMs, level, message, step } = row;
-  return {
-    atMs: Number(atMs),
-    level: LOG_LEVELS[Number(level)] ?? "info",
-    message: String(message),
-    step: typeof step === "string" ? step : undefined,
-  };
+function rank(level: LogLevel): number {
+  return LOG_LEVELS.indexOf(level);
 }

@@ -15,7 +15,6 @@ const TEMPLATE: TemplateRecord = {
   createdAtMs: 0,
   updatedAtMs: 0,
   spawnCount: 0,
-  lastSpawnedAtMs: undefined,
 };
 const LIMITS = { cpuCount: 2, memoryMiB: 512, diskMiB: undefined };
 
@@ -36,7 +35,7 @@ async function openStore(context: TestContext): Promise<Opened> {
     store = new TemplatesStore(directory);
     return store;
   };
-  store.templates.add(TEMPLATE, 1);
+  store.templates.insert(TEMPLATE);
   return { store, reopen };
 }
 
@@ -69,19 +68,19 @@ it("a restart keeps waiting builds and fails running ones; an end is final", asy
   assert.ok(store.builds.fail("broken", { message: "no", step: "1" }, 3));
   const again = reopen();
   again.builds.failInterrupted(9);
-  const stateOf = (id: string) => again.builds.find(id)?.state;
+  const stateOf = (id: string) => again.builds.get({ id })?.state;
   assert.deepEqual(["waits", "runs", "done", "broken"].map(stateOf), ["waiting", "error", "ready", "error"]);
   assert.equal(
-    again.builds.find("runs")?.reason?.message,
+    again.builds.get({ id: "runs" })?.reason?.message,
     "The server restarted during this build; build again",
   );
-  assert.deepEqual(plain(again.builds.find("done")?.result), plain(resultOf("image-done")));
+  assert.deepEqual(plain(again.builds.get({ id: "done" })?.result), plain(resultOf("image-done")));
   for (const id of ["runs", "done", "broken"]) {
     assert.equal(again.builds.start(id, 10), false);
     assert.equal(again.builds.fail(id, { message: "late", step: undefined }, 10), false);
     assert.equal(again.builds.finish(id, resultOf("late"), 10), false);
   }
-  assert.deepEqual(again.builds.find("broken")?.reason, { message: "no", step: "1" });
+  assert.deepEqual(again.builds.get({ id: "broken" })?.reason, { message: "no", step: "1" });
 });
 
 it("of the ready builds of a tag the last assigned one has it", async (context) => {
@@ -102,7 +101,7 @@ it("of the ready builds of a tag the last assigned one has it", async (context) 
     ],
   );
   assert.equal(store.tags.countWith(TEMPLATE.id, ["v1", "v2"]), 3);
-  store.tags.remove(TEMPLATE.id, ["default"]);
+  store.tags.remove({ templateId: TEMPLATE.id, name: ["default"] });
   assert.equal(store.builds.tagged(TEMPLATE.id, "default"), undefined);
 });
 
@@ -142,22 +141,22 @@ it("an image is needed while a layer or a build has it", async (context) => {
   store.images.add({ id: "extra", backend: "memory", tenant: "acme" });
   const key = { key: "k1", tenant: "acme", backend: "memory" };
   const layer = { ...key, ...resultOf("extra") };
-  store.images.addLayer(layer, 5);
-  assert.deepEqual(plain(store.images.findLayer(key, 6)), plain(layer));
-  assert.equal(store.images.findLayer({ ...key, tenant: "other" }, 6), undefined);
+  store.layers.add(layer, 5);
+  assert.deepEqual(plain(store.layers.use(key, 6)), plain(layer));
+  assert.equal(store.layers.use({ ...key, tenant: "other" }, 6), undefined);
   assert.deepEqual(store.images.unneeded(), []);
-  store.images.forgetLayersBefore(6);
+  store.layers.remove({ usedAtMs: { "<": 6 } });
   assert.deepEqual(store.images.unneeded(), []);
-  store.images.forgetLayers("acme", 0);
+  store.layers.forget("acme", 0);
   assert.deepEqual(
     store.images.unneeded().map(({ id }) => id),
     ["extra"],
   );
-  store.templates.remove(TEMPLATE.id);
+  store.templates.remove({ id: TEMPLATE.id });
   assert.equal(store.images.unneeded().length, 2);
-  assert.equal(store.images.usage("acme"), 0);
-  store.images.measured("extra", 7);
-  assert.equal(store.images.usage("acme"), 7);
+  assert.equal(store.images.sum("bytes", { tenant: "acme" }), 0);
+  store.images.update({ id: "extra" }, { bytes: 7 });
+  assert.equal(store.images.sum("bytes", { tenant: "acme" }), 7);
 });
 
 it("a log is read by number and level, and from a time on", async (context) => {

@@ -5,15 +5,8 @@ import { join } from "node:path";
 import { gzipSync } from "node:zlib";
 import { readFileSync, writeFileSync } from "node:fs";
 import { createHash } from "node:crypto";
-import {
-  Backends,
-  type Logger,
-  newId,
-  parseTemplateReference,
-  SandboxError,
-  systemClock,
-} from "@coppice/core";
-import type { SandboxBackend } from "@coppice/core/backend";
+import { type Logger, newId, parseTemplateReference, SandboxError, systemClock } from "@coppice/core";
+import { Backends, type SandboxBackend } from "@coppice/core/backend";
 import {
   type LayerBlob,
   openTestRegistry,
@@ -29,7 +22,7 @@ import linuxNamespaces from "@coppice/plugin-linux-namespaces";
 import { ImageBuilder } from "../builds/image-builder.js";
 import { runScript } from "../guest/guest-run.js";
 import { HostPrograms } from "../images/host-programs.js";
-import { DebianImages } from "../images/debian-image.js";
+import { DebianImages } from "../debian/debian-image.js";
 import { ImagePuller } from "../images/image-puller.js";
 import type { BuildResult } from "../model/build-context.js";
 import type { LogEntry } from "../model/build-log.js";
@@ -111,10 +104,14 @@ export class BuildHost implements AsyncDisposable {
   async addImage(
     name: string,
     files: readonly TarEntry[] | LayerBlob,
-    { isWhole = false, config = {} }: { readonly isWhole?: boolean; readonly config?: object } = {},
+    {
+      isWhole = false,
+      config = {},
+      above = [],
+    }: { readonly isWhole?: boolean; readonly config?: object; readonly above?: readonly LayerBlob[] } = {},
   ): Promise<string> {
     const layout = join(this.#parts.directory, name);
-    await writeImageLayout(layout, { layers: isWhole ? [files] : [smallRoot(), files], config });
+    await writeImageLayout(layout, { layers: [...(isWhole ? [] : [smallRoot()]), files, ...above], config });
     this.registry.add(`${name}:1`, layout);
     return `${this.registry.address}/${name}:1`;
   }
@@ -236,6 +233,7 @@ export class BuildHost implements AsyncDisposable {
         this.#named.add(id);
         return id;
       },
+      measured: () => {},
     };
   }
 
@@ -263,7 +261,12 @@ async function openParts(settings: {
   });
   registry.add("small:1", layout);
   const reach = { private: [registry.address], insecure: [registry.address] };
-  const config = templatesConfig.parse({ registries: reach, ...settings });
+  const config = templatesConfig.parse({
+    registries: reach,
+    ...settings,
+    // Not what this machine trusts: builds are the same on all.
+    builds: { certificates: "none", ...settings.builds },
+  });
   const programs = new HostPrograms();
   const puller = new ImagePuller({ programs, settings: config, directory: () => pulls });
   await puller.clear();

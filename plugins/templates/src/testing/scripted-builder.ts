@@ -31,6 +31,7 @@ export class ScriptedBuilder implements Builder {
     const image = layers.nameImage();
     const source = { layout: "/nowhere", reference: "image", maxBytes: 1, maxEntries: 1 };
     await this.#backend.images?.unpack(image, source, signal);
+    layers.measured(image, (await this.#backend.images?.usage(image)) ?? 0);
     const context = { environment: { BUILT: "yes" }, user: "user", workdir: undefined };
     const key = Buffer.from(`${tenant} ${JSON.stringify(base)}`).toString("hex");
     layers.add({ key, tenant, backend, image, context, start: undefined, bytes: 1 });

@@ -1,5 +1,5 @@
 import { Readable } from "node:stream";
-import { definePlugin, SandboxError, type Scope } from "@coppice/core";
+import { definePlugin, SandboxError, type SCOPES } from "@coppice/core";
 import {
   memoryBackend,
   type MemoryBackendOptions,
@@ -16,6 +16,7 @@ import type { BuildRequest } from "../model/build-request.js";
 import type { BuildSurroundings } from "../model/builder.js";
 import { type Imaging, templatesPlugin } from "../plugin.js";
 import { ScriptedBuilder } from "./scripted-builder.js";
+import { REASONS } from "../reasons.js";
 
 export interface TemplatesServerOptions extends TestServerOptions {
   /** Of the plugin. */
@@ -91,7 +92,7 @@ export const START = { fromImage: "debian:12", steps: [] };
 
 const NO_PUSHER: Imaging["pusher"] = {
   target() {
-    throw new SandboxError("image_target_invalid", "there are no registries");
+    throw new SandboxError(REASONS.image_target_invalid, "there are no registries");
   },
 };
 
@@ -102,7 +103,7 @@ const tenants = definePlugin({
     context.guard("api", ({ headers }) => ({
       tenant: String(headers["x-tenant"] ?? "default"),
       name: "tester",
-      scopes: new Set([(headers["x-scope"] ?? "admin") as Scope]),
+      scopes: new Set([(headers["x-scope"] ?? "admin") as (typeof SCOPES)[number]]),
     }));
   },
 });

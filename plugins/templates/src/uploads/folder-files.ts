@@ -1,5 +1,6 @@
 import { lstat, readdir, readFile, readlink } from "node:fs/promises";
 import { join, posix } from "node:path";
+import { ignoring } from "@coppice/core";
 import dockerignore, { type Ignore } from "@balena/dockerignore";
 
 /** A file, directory or link of a folder. */
@@ -20,11 +21,8 @@ const WILD = /[*?[]/;
 
 /** Reads the rules of `.dockerignore`, if the folder has them. */
 export async function readIgnored(folder: string): Promise<Ignore> {
-  const text = await readFile(join(folder, ".dockerignore"), "utf8").catch((error: unknown) => {
-    if ((error as NodeJS.ErrnoException).code === "ENOENT") return "";
-    throw error;
-  });
-  return dockerignore.default().add(text.split(/\r?\n/));
+  const text = await readFile(join(folder, ".dockerignore"), "utf8").catch(ignoring("ENOENT"));
+  return dockerignore.default().add(text?.split(/\r?\n/) ?? []);
 }
 
 /**

@@ -7,6 +7,7 @@ import { pipeline } from "node:stream/promises";
 import { type Clock, SandboxError } from "@coppice/core";
 import type { TemplatesStore } from "../store/templates-store.js";
 import type { TemplatesConfig } from "../templates-config.js";
+import { REASONS } from "../reasons.js";
 
 export interface UploadsOptions {
   /** Absolute. */
@@ -29,7 +30,7 @@ export interface UploadKey {
 /** Archives of files for COPY steps, on the disk, by tenant and hash. */
 export class Uploads {
   readonly #options: UploadsOptions;
-  /** Announced bytes of uploads under way, by tenant. */
+  /** Announced bytes of uploads under way as they count, by tenant. */
   readonly #incoming = new Map<string, number>();
 
   constructor(options: UploadsOptions) {
@@ -46,7 +47,7 @@ export class Uploads {
       const path = this.#pathOf({ tenant, hash });
       const found = await stat(path).catch(() => undefined);
       if (found?.size === bytes) kept.add(path);
-      else store().uploads.remove(tenant, hash);
+      else store().uploads.remove({ tenant, hash });
     }
     for (const folder of await readdir(directory())) {
       if (folder === INCOMING) continue;
@@ -58,7 +59,8 @@ export class Uploads {
   }
 
   has({ tenant, hash }: UploadKey): boolean {
-    return this.#options.store().uploads.use(tenant, hash, this.#options.clock.now());
+    const { store, clock } = this.#options;
+    return store().uploads.update({ tenant, hash }, { usedAtMs: clock.now() }) > 0;
   }
 
   /** Path of an archive, which stays for as long as a build may take; undefined when there is none. */
@@ -78,7 +80,8 @@ export class Uploads {
       throw new SandboxError("body_too_large", `the archive is larger than ${settings.maxUpload} bytes`);
     }
     const path = join(this.#incomingDirectory(), randomUUID());
-    this.#announce(tenant, bytes);
+    const counted = bytes + ARCHIVE_BYTES;
+    this.#announce(tenant, counted);
     try {
       await this.#makeRoom(tenant);
       const file = createWriteStream(path, { flags: "wx", mode: 0o600 });
@@ -91,7 +94,7 @@ export class Uploads {
       await this.#adopt({ tenant, hash }, path, bytes);
     } finally {
       await rm(path, { force: true });
-      this.#announce(tenant, -bytes);
+      this.#announce(tenant, -counted);
     }
   }
 
@@ -112,14 +115,14 @@ export class Uploads {
     const kept = this.#pathOf({ tenant, hash });
     mkdirSync(dirname(kept), { recursive: true, mode: 0o700 });
     await rename(path, kept);
-    store().uploads.add({ tenant, hash, bytes, usedAtMs: clock.now() });
+    store().uploads.insert({ tenant, hash, bytes, usedAtMs: clock.now() }, "REPLACE");
   }
 
   /** Removes archives that have not been used for long. */
   async sweep(): Promise<void> {
     const { store, clock, settings } = this.#options;
     const usedAtMs = clock.now() - Math.max(settings.uploadsKept, this.#neededMs());
-    for (const key of store().uploads.unusedSince(usedAtMs)) await this.#remove(key);
+    for (const key of store().uploads.all({ usedAtMs: { "<": usedAtMs } })) await this.#remove(key);
   }
 
   #announce(tenant: string, bytes: number): void {
@@ -131,16 +134,17 @@ export class Uploads {
   /** Removes the least recently used archives of a tenant until there is room for the announced ones. */
   async #makeRoom(tenant: string): Promise<void> {
     const { store, clock, settings } = this.#options;
-    const isFull = (): boolean =>
-      store().uploads.usage(tenant) + (this.#incoming.get(tenant) ?? 0) > settings.maxUploads;
+    const usedBytes = (): number =>
+      store().uploads.sum("bytes", { tenant }) + store().uploads.count({ tenant }) * ARCHIVE_BYTES;
+    const isFull = (): boolean => usedBytes() + (this.#incoming.get(tenant) ?? 0) > settings.maxUploads;
     const neededAtMs = clock.now() - this.#neededMs();
-    for (const key of isFull() ? store().uploads.list(tenant) : []) {
+    for (const key of isFull() ? store().uploads.all({ tenant }, { by: "used_at_ms" }) : []) {
       if (!isFull() || key.usedAtMs > neededAtMs) break;
       await this.#remove(key);
     }
     if (!isFull()) return;
     const text = `the archives of a tenant may have ${settings.maxUploads} bytes at one time`;
-    throw new SandboxError("upload_storage_full", text);
+    throw new SandboxError(REASONS.upload_storage_full, text);
   }
 
   /** How long a build may need an archive after its upload, or its last use. */
@@ -150,7 +154,7 @@ export class Uploads {
   }
 
   async #remove({ tenant, hash }: UploadKey): Promise<void> {
-    this.#options.store().uploads.remove(tenant, hash);
+    this.#options.store().uploads.remove({ tenant, hash });
     await rm(this.#pathOf({ tenant, hash }), { force: true });
   }
 
@@ -166,10 +170,12 @@ export class Uploads {
 }
 
 const INCOMING = "incoming";
+/** An archive counts as that much more than it has: each takes a file, and a row that is counted with all others. */
+const ARCHIVE_BYTES = 64 * 1024;
 const HASH = /^[0-9a-f]{64}$/;
 
 function lengthOf({ headers }: IncomingMessage): number {
   const length = headers["content-length"];
   if (length !== undefined && headers["transfer-encoding"] === undefined) return Number(length);
-  throw new SandboxError("upload_length_missing", "an upload needs a Content-Length");
+  throw new SandboxError(REASONS.upload_length_missing, "an upload needs a Content-Length");
 }

@@ -20,9 +20,9 @@ export function findTenantsTemplate(store: TemplatesStore, name: string): Templa
  * @throws SandboxError template_not_found; usage_invalid when several tenants have one of that alias.
  */
 export function findTemplate({ templates }: TemplatesStore, name: string): TemplateRecord {
-  const byId = templates.find(name);
+  const byId = templates.get({ id: name });
   if (byId !== undefined) return byId;
-  const found = templates.all().filter((each) => nameOf(each) === name || each.alias === name);
+  const found = templates.list().filter((each) => nameOf(each) === name || each.alias === name);
   const exact = found.find((each) => nameOf(each) === name);
   const [template, ...others] = exact === undefined ? found : [exact];
   if (template === undefined) throw new SandboxError("template_not_found", `template '${name}' not found`);

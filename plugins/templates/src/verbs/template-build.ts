@@ -2,7 +2,7 @@ import { mkdtemp, readFile, rm, stat } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { parseArgs } from "node:util";
-import { messageOf, SandboxError, type VerbAction } from "@coppice/core";
+import { messageOf, SandboxError, type VerbAction, ignoring } from "@coppice/core";
 import { BUILD_OPTIONS, BUILD_USAGE, requestOf } from "../client/build-options.js";
 import { findFiles, readIgnored } from "../uploads/folder-files.js";
 import { packFolder } from "../uploads/pack-folder.js";
@@ -70,10 +70,7 @@ async function readSource(path: string, file: string | undefined): Promise<Sourc
 async function readDockerfile(folder: string, file: string | undefined): Promise<string> {
   if (file !== undefined) return readFile(file, "utf8");
   for (const name of DOCKERFILES) {
-    const text = await readFile(join(folder, name), "utf8").catch((error: unknown) => {
-      if ((error as NodeJS.ErrnoException).code === "ENOENT") return undefined;
-      throw error;
-    });
+    const text = await readFile(join(folder, name), "utf8").catch(ignoring("ENOENT"));
     if (text !== undefined) return text;
   }
   throw new Error(`${folder} has no ${DOCKERFILES.join(" and no ")}`);

@@ -1,6 +1,7 @@
 import { SandboxError } from "@coppice/core";
 import type { TemplatesStore } from "../store/templates-store.js";
 import { findTemplate } from "./find-template.js";
+import { REASONS } from "../reasons.js";
 
 /**
  * Packages of the build of a tag.
@@ -12,5 +13,5 @@ export function contentsOf(store: TemplatesStore, reference: string): readonly s
   const contents = build?.result && store.images.contentsOf(build.result.image);
   if (contents !== undefined) return contents;
   const message = `the contents of '${reference}' are not known: it has no build that is ready, or one of an earlier version`;
-  throw new SandboxError("build_not_found", message);
+  throw new SandboxError(REASONS.build_not_found, message);
 }

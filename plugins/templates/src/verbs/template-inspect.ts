@@ -9,6 +9,7 @@ import type { TemplatesConfig } from "../templates-config.js";
 import { lockOf, readLock } from "../recipes/recipe.js";
 import { findTemplate, isForAll, nameOf } from "./find-template.js";
 import { contentsOf } from "./template-contents.js";
+import { REASONS } from "../reasons.js";
 
 /**
  * Prints all that the server knows about a template, in JSON: its tags, and its builds, the newest first, or that of a
@@ -34,9 +35,11 @@ export const templateInspect: VerbAction<TemplatesConfig> = {
     const template = findTemplate(store, name);
     const tagged = tag === undefined ? undefined : store.builds.tagged(template.id, tag);
     if (tag !== undefined && tagged === undefined)
-      throw new SandboxError("build_not_found", `no ready build of template '${name}' has the tag '${tag}'`);
+      throw new SandboxError(
+        REASONS.build_not_found,
+        `no ready build of template '${name}' has the tag '${tag}'`,
+      );
     const { id, owner, createdAtMs, updatedAtMs, spawnCount, lastSpawnedAtMs } = template;
-    const limit = store.builds.count(id);
     const body = {
       name: nameOf(template),
       id,
@@ -50,10 +53,7 @@ export const templateInspect: VerbAction<TemplatesConfig> = {
         .list(id)
         .map((tag) => ({ name: tag.name, build: tag.buildId, assignedAt: timeOf(tag.assignedAtMs) })),
       lock: await lockBody(store, template, config),
-      builds: (tagged === undefined
-        ? store.builds.list(id, { limit, before: Number.MAX_SAFE_INTEGER })
-        : [tagged]
-      ).map(buildBody),
+      builds: (tagged === undefined ? store.builds.list(id) : [tagged]).map(buildBody),
     };
     print(JSON.stringify(body, undefined, 2));
     return 0;

@@ -1,11 +1,9 @@
 import { parseArgs } from "node:util";
-import type { VerbAction } from "@coppice/core";
+import { type VerbAction, MEBIBYTE } from "@coppice/core";
 import { SERVER, type TemplateRecord } from "../model/template-record.js";
 import { TemplatesStore } from "../store/templates-store.js";
 import type { TemplatesConfig } from "../templates-config.js";
 import { isForAll, nameOf } from "./find-template.js";
-
-const MEBIBYTE = 2 ** 20;
 
 const HEADING = ["NAME", "ID", "TENANT", "ACCESS", "BUILDS", "NEWEST", "MiB", "CREATED", "LAST USED"];
 
@@ -19,7 +17,7 @@ export const templateList: VerbAction<TemplatesConfig> = {
     });
     using store = new TemplatesStore(dataDir());
     const { tenant } = values;
-    const found = tenant === undefined ? store.templates.all() : store.templates.list(tenant);
+    const found = store.templates.list(tenant === undefined ? {} : { owner: tenant });
     const rows = found.map((template) => templateRow(template, store));
     if (values.json) print(JSON.stringify(rows));
     else
@@ -33,14 +31,16 @@ export const templateList: VerbAction<TemplatesConfig> = {
 
 function templateRow(template: TemplateRecord, { builds }: TemplatesStore) {
   const { id, owner, createdAtMs, lastSpawnedAtMs } = template;
-  const [newest] = builds.list(id, { limit: 1, before: Number.MAX_SAFE_INTEGER });
-  const bytes = builds.tagged(id, "default")?.result?.bytes;
+  const all = builds.list(id);
+  const [newest] = all;
+  const current = builds.tagged(id, "default") ?? all.find(({ state }) => state === "ready");
+  const bytes = current?.result?.bytes;
   return {
     name: nameOf(template),
     id,
     tenant: owner === SERVER ? null : owner,
     access: isForAll(template) ? "public" : "private",
-    builds: builds.count(id),
+    builds: all.length,
     newest: newest?.state ?? null,
     sizeMiB: bytes === undefined ? null : Math.ceil(bytes / MEBIBYTE),
     createdAt: new Date(createdAtMs).toISOString(),

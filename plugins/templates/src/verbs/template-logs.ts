@@ -1,12 +1,12 @@
 import { setTimeout as pause } from "node:timers/promises";
 import { parseArgs } from "node:util";
 import { printFailure, SandboxError, type VerbAction } from "@coppice/core";
-import type { LogEntry, LogLevel } from "../model/build-log.js";
+import { LOG_LEVELS, type LogEntry, type LogLevel } from "../model/build-log.js";
 import type { BuildRecord } from "../model/build-record.js";
-import { LOG_LEVELS } from "../store/log-table.js";
 import { TemplatesStore } from "../store/templates-store.js";
 import type { TemplatesConfig } from "../templates-config.js";
 import { findTemplate } from "./find-template.js";
+import { REASONS } from "../reasons.js";
 
 const PAGE = 1000;
 const POLL_MS = 500;
@@ -34,8 +34,8 @@ export const templateLogs: VerbAction<TemplatesConfig> = {
     const { id } = findBuild(store, reference);
     for (let offset = 0; ;) {
       // Before its log, whose last lines are written before its end.
-      const build = store.builds.find(id);
-      if (build === undefined) throw new SandboxError("build_not_found", `build '${id}' was removed`);
+      const build = store.builds.get({ id });
+      if (build === undefined) throw new SandboxError(REASONS.build_not_found, `build '${id}' was removed`);
       const entries = store.logs.list(id, { level, limit: PAGE, offset });
       for (const entry of entries) print(json ? JSON.stringify(entryBody(entry)) : entry.message);
       offset += entries.length;
@@ -53,12 +53,12 @@ export const templateLogs: VerbAction<TemplatesConfig> = {
 
 /** @throws SandboxError template_not_found, build_not_found */
 function findBuild(store: TemplatesStore, reference: string): BuildRecord {
-  const named = store.builds.find(reference);
+  const named = store.builds.get({ id: reference });
   if (named !== undefined) return named;
   const [name = "", tag = "default"] = reference.split(":");
   const found = store.builds.newest(findTemplate(store, name).id, tag);
   if (found !== undefined) return found;
-  throw new SandboxError("build_not_found", `template '${name}' has no build with the tag '${tag}'`);
+  throw new SandboxError(REASONS.build_not_found, `template '${name}' has no build with the tag '${tag}'`);
 }
 
 function isLevel(text: string): text is LogLevel {

@@ -1,28 +1,38 @@
 import { parseArgs } from "node:util";
 import { SandboxError, type VerbAction } from "@coppice/core";
 import { TemplatesStore } from "../store/templates-store.js";
+import { SERVER } from "../model/template-record.js";
 import type { TemplatesConfig } from "../templates-config.js";
 import { findTemplate, nameOf } from "./find-template.js";
+import { REASONS } from "../reasons.js";
 
 /**
  * Removes a template with its builds, tags and logs. Its sandboxes and snapshots go on: backends keep the images that
  * they stand on.
  */
 export const templateRemove: VerbAction<TemplatesConfig> = {
-  usage: "<name or id>",
+  usage: "<name or id> [--force]",
   run({ args, dataDir, print }) {
-    const { positionals } = parseArgs({ args: [...args], allowPositionals: true, options: {} });
+    const { positionals, values } = parseArgs({
+      args: [...args],
+      allowPositionals: true,
+      options: { force: { type: "boolean", default: false } },
+    });
     const [name, ...others] = positionals;
     if (name === undefined || others.length > 0) throw new SandboxError("usage_invalid", "name one template");
     using store = new TemplatesStore(dataDir());
     const removed = store.atOnce(() => {
       const template = findTemplate(store, name);
+      if (template.owner === SERVER && !values.force) {
+        const text = `template '${name}' is one of this server's configuration: without it, new sandboxes have what their backend has by that name, and builds on it fail, until the next start builds it again. --force removes it`;
+        throw new SandboxError(REASONS.template_in_use, text);
+      }
       // Only the server can end it.
       if (store.builds.unfinished(template.id).some(({ state }) => state === "building")) {
         const text = `template '${name}' is being built: wait for the build; one that a crash has cut ends at the next start`;
-        throw new SandboxError("template_in_use", text);
+        throw new SandboxError(REASONS.template_in_use, text);
       }
-      store.templates.remove(template.id);
+      store.templates.remove({ id: template.id });
       return template;
     });
     print(`template ${nameOf(removed)} is removed`);

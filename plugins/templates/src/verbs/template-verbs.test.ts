@@ -3,7 +3,8 @@ import { mkdtemp, readFile, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { describe, it, type TestContext } from "node:test";
-import { Backends, type VerbContext } from "@coppice/core";
+import type { VerbAction } from "@coppice/core";
+import { Backends } from "@coppice/core/backend";
 import { fakeClock } from "@coppice/core/testing";
 import { BuildFailure } from "../model/build-failure.js";
 import { parseLock } from "../model/contents-lock.js";
@@ -30,7 +31,7 @@ async function open(context: TestContext) {
   const run = async (name: string, ...args: readonly string[]): Promise<Ended> => {
     const printed: string[] = [];
     const rows: (readonly string[])[] = [];
-    const verb: VerbContext<unknown> = {
+    const verb: Parameters<VerbAction<unknown>["run"]>[0] = {
       config: templatesConfig.parse({ recipes }),
       args,
       clock: fakeClock(Date.now()),
@@ -68,15 +69,15 @@ describe("coppice template", () => {
     await server.build("web", { tenant: "other" });
     using store = new TemplatesStore(join(dataDir, "templates"));
     const ofServer = { id: "base", owner: SERVER, namespace: SERVER, alias: "base", isPublic: false };
-    const never = { createdAtMs: 0, updatedAtMs: 0, spawnCount: 0, lastSpawnedAtMs: undefined };
-    store.templates.add({ ...ofServer, ...never }, Date.now() + 60_000);
+    const createdAtMs = Date.now() + 60_000;
+    store.templates.insert({ ...ofServer, createdAtMs, updatedAtMs: createdAtMs });
     const { rows } = await run("list");
     assert.deepEqual(
-      rows.map(([name, , tenant, access, builds]) => [name, tenant, access, builds]),
+      rows.map(([name, , tenant, access, builds, , size]) => [name, tenant, access, builds, size]),
       [
-        ["acme/web", "acme", "private", "2"],
-        ["other/web", "other", "private", "1"],
-        ["base", "-", "public", "0"],
+        ["acme/web", "acme", "private", "2", "1"],
+        ["other/web", "other", "private", "1", "-"],
+        ["base", "-", "public", "0", "-"],
       ],
     );
     const own = await run("list", "--tenant", "acme", "--json");
@@ -123,11 +124,8 @@ describe("coppice template", () => {
     const path = join(dataDir, "recipe.yaml");
     setRecipes({ base: path, here: { from: { template: "base" } } });
     using store = new TemplatesStore(join(dataDir, "templates"));
-    const never = { createdAtMs: 0, updatedAtMs: 0, spawnCount: 0, lastSpawnedAtMs: undefined };
-    store.templates.add(
-      { id: "base", owner: SERVER, namespace: SERVER, alias: "base", isPublic: false, ...never },
-      0,
-    );
+    const base = { id: "base", owner: SERVER, namespace: SERVER, alias: "base", isPublic: false };
+    store.templates.insert({ ...base, createdAtMs: 0, updatedAtMs: 0 });
     /** Makes a build with these packages the newest one. */
     const build = (id: string, contents: readonly string[]): void => {
       store.builds.add({ id, templateId: "base", backend: "memory", limits: LIMITS }, 0);
@@ -250,6 +248,21 @@ describe("coppice template", () => {
     assert.deepEqual((await run("remove", templateID)).printed, ["template default/web is removed"]);
     assert.equal((await server.ask(`GET /templates/${templateID}`)).status, 404);
     await assert.rejects(async () => run("remove", "web"), { reason: "template_not_found" });
+  });
+
+  it("remove takes one of the configuration only when it is forced to", async (context) => {
+    const { dataDir, server, run } = await open(context);
+    await using _server = server;
+    using store = new TemplatesStore(join(dataDir, "templates"));
+    const base = { id: "base", owner: SERVER, namespace: SERVER, alias: "base", isPublic: true };
+    store.templates.insert({ ...base, createdAtMs: Date.now(), updatedAtMs: Date.now() });
+    await assert.rejects(async () => run("remove", "base"), {
+      reason: "template_in_use",
+      message:
+        /one of this server's configuration: .* until the next start builds it again\. --force removes it$/,
+    });
+    assert.deepEqual((await run("remove", "base", "--force")).printed, ["template base is removed"]);
+    assert.deepEqual((await run("list")).rows, []);
   });
 
   it("fsck tells what is lost and what is not needed, and gc removes the latter", async (context) => {

@@ -81,6 +81,30 @@ onEachBackend("messages of process.Process by their contract", ({ server, sandbo
     }
   });
 
+  it("D.1 a message with very many values is refused before it is parsed, also a compressed one", async () => {
+    const many = `{"a":[${"[],".repeat(100_000)}[]]}`;
+    for (const [encoding, body] of [
+      [{}, Buffer.from(many)],
+      [{ "content-encoding": "gzip" }, gzipSync(many)],
+    ] as const) {
+      const headers = { "content-type": "application/json", ...encoding };
+      const { status, text } = await envd.send("POST", "/process.Process/SendSignal", { headers, body });
+      assert.equal(status, 400, text);
+      assert.match(text, /"invalid_argument".*more than 5000 values/);
+    }
+    for (const [flags, payload] of [
+      [0, Buffer.from(many)],
+      [1, gzipSync(many)],
+    ] as const)
+      for (const method of ["Start", "StreamInput"]) {
+        const { body } = await envd.send("POST", `/process.Process/${method}`, {
+          headers: { "content-type": "application/connect+json", "connect-content-encoding": "gzip" },
+          body: Buffer.concat([packFrame("", { flags, lengthBytes: payload.length }), payload]),
+        });
+        assert.match(body.toString(), /"invalid_argument".*more than 5000 values/, `${method} ${flags}`);
+      }
+  });
+
   it("D.1 gzip request bodies, unary and streaming", async () => {
     const list = await envd.send("POST", "/process.Process/List", {
       headers: { "content-type": "application/json", "content-encoding": "gzip" },

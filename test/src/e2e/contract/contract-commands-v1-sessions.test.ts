@@ -1,14 +1,13 @@
 import assert from "node:assert/strict";
 import { after, before, it } from "node:test";
 import { setTimeout as pause } from "node:timers/promises";
-import { entriesOfTar, tarArchive, type TarEntry } from "@coppice/core/testing";
+import { entriesOfTar, eventually, tarArchive, type TarEntry } from "@coppice/core/testing";
 import { WebSocket } from "ws";
 import {
   DurableCommandsClient,
   type V1Sandbox,
   type V1Refusal,
 } from "../../harness/clients/durable-commands-client.js";
-import { eventually } from "../../harness/host/eventually.js";
 import { API_KEY } from "../../harness/server/api-key.js";
 import { IdentityProvider } from "../../harness/server/identity-provider.js";
 import { onEachBackend } from "../../harness/server/on-each-backend.js";

@@ -4,6 +4,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, before, it } from "node:test";
 import { setTimeout as pause } from "node:timers/promises";
+import { eventually } from "@coppice/core/testing";
 import {
   DurableCommandsClient,
   type V1Command,
@@ -13,7 +14,6 @@ import {
 import { envdClient } from "../../harness/clients/envd-client.js";
 import { openProcess, shellRequest } from "../../harness/clients/process-stream.js";
 import { Scrape } from "../../harness/clients/scrape.js";
-import { eventually } from "../../harness/host/eventually.js";
 import { API_KEY } from "../../harness/server/api-key.js";
 import { startCoppice } from "../../harness/server/coppice-command.js";
 import { IdentityProvider } from "../../harness/server/identity-provider.js";
@@ -38,13 +38,11 @@ onEachBackend(
     let client: DurableCommandsClient;
     let box: V1Sandbox;
 
-    const as = (claims: object) =>
-      new DurableCommandsClient({
-        url: server().url,
-        token: provider.token({ org_id: "default", ...claims }),
-        pollMs: 5,
-        statusMs: 5,
-      });
+    const clientOf = (token: string) =>
+      new DurableCommandsClient({ url: server().url, token, pollMs: 5, statusMs: 5 });
+    const as = (claims: object) => clientOf(provider.token({ org_id: "acme", ...claims }));
+    /** A client of the tenant that the SDK's key belongs to. */
+    const keyHolder = () => clientOf(API_KEY);
 
     before(async () => {
       client = as({});
@@ -553,13 +551,14 @@ onEachBackend(
 
     it("7. one table: each surface lists, tails and kills the commands of the others, and they count once", async () => {
       const { sandboxId } = sdk();
+      const own = keyHolder();
       const { accessToken } = server().sandboxes.get(sandboxId).record;
       const envd = envdClient({ url: server().url, sandboxId, token: accessToken });
       const ops = server().urls["ops"] ?? "";
       const count = async () => (await Scrape.of(ops)).sum("coppice_commands_started_total");
       const atFirst = await count();
 
-      const v1 = await client.launch(sandboxId, sh("echo from-v1; exec sleep 301"), { detach: true });
+      const v1 = await own.launch(sandboxId, sh("echo from-v1; exec sleep 301"), { detach: true });
       const rpc = await openProcess(envd, shellRequest("echo from-rpc; exec sleep 302"));
       const legacy = envd.send("POST", "/commands", {
         body: JSON.stringify({ cmd: "echo from-legacy; exec sleep 303" }),
@@ -569,12 +568,10 @@ onEachBackend(
 
       const marks = ["v1", "rpc", "legacy", "sdk"] as const;
       const idOf = await eventually("each is listed with its log", async () => {
-        const listed = await client.call<V1Command[]>("GET", `/sandboxes/${sandboxId}/commands`);
+        const listed = await own.call<V1Command[]>("GET", `/sandboxes/${sandboxId}/commands`);
         const running = listed.filter(({ phase }) => phase === "running");
         const found = await Promise.all(
-          running.map(
-            async ({ command_id: id }) => [(await client.page(sandboxId, id, 0)).bytes, id] as const,
-          ),
+          running.map(async ({ command_id: id }) => [(await own.page(sandboxId, id, 0)).bytes, id] as const),
         );
         const byLog = new Map(found);
         const ids = Object.fromEntries(marks.map((mark) => [mark, byLog.get(`from-${mark}\n`) ?? ""]));
@@ -614,11 +611,11 @@ onEachBackend(
 
       // The SDK ends the one of /v1, and /v1 ends the others.
       assert.equal(await sdk().commands.kill(pid), true);
-      const { phase } = await client.settled(sandboxId, v1.command_id);
+      const { phase } = await own.settled(sandboxId, v1.command_id);
       assert.equal(phase, "killed");
       for (const mark of ["rpc", "legacy", "sdk"] as const) {
-        await client.kill(sandboxId, idOf[mark]);
-        assert.equal((await client.settled(sandboxId, idOf[mark])).phase, "killed");
+        await own.kill(sandboxId, idOf[mark]);
+        assert.equal((await own.settled(sandboxId, idOf[mark])).phase, "killed");
       }
       assert.deepEqual((await rpc.rest()).names.at(-1), "end");
       assert.match((await legacy).text, /"exit_code":-1/);
@@ -628,18 +625,19 @@ onEachBackend(
 
     it("7. a command of /v1 is followed by Connect of process.Process", async () => {
       const { sandboxId } = sdk();
+      const own = keyHolder();
       const { accessToken } = server().sandboxes.get(sandboxId).record;
       const envd = envdClient({ url: server().url, sandboxId, token: accessToken });
       const script = "while ! [ -e go ]; do sleep 0.02; done; echo went; exit 6";
-      const { command_id: id } = await client.launch(sandboxId, sh(script));
+      const { command_id: id } = await own.launch(sandboxId, sh(script));
       const { pid = 0 } =
         (await sdk().commands.list()).find(({ args }) => args.join(" ").includes("went")) ?? {};
       const connected = await openProcess(envd, { process: { pid } }, { method: "Connect" });
-      await client.run(sandboxId, ["touch", "go"]);
+      await own.run(sandboxId, ["touch", "go"]);
       const { stdout, end } = await connected.rest();
       assert.equal(stdout, "went\n");
       assert.equal((end as { readonly exitCode?: number }).exitCode, 6);
-      assert.equal((await client.settled(sandboxId, id)).exit_code, 6);
+      assert.equal((await own.settled(sandboxId, id)).exit_code, 6);
     });
   },
   {

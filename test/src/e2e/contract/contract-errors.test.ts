@@ -16,8 +16,8 @@ import {
   Template,
   TimeoutError,
 } from "e2b";
-import { type ErrorCode, SandboxError } from "@coppice/core";
-import type { Command } from "@coppice/core/backend";
+import { SandboxError } from "@coppice/core";
+import type { Command, ErrorCode } from "@coppice/core/backend";
 import type { TestServer } from "@coppice/core/testing";
 import { API_KEY } from "../../harness/server/api-key.js";
 import { type EnvdClient, envdClient } from "../../harness/clients/envd-client.js";
@@ -353,12 +353,16 @@ describe("errors by their contract", { timeout: 240_000 }, () => {
         const path = `/sandboxes/${paused.sandboxId}`;
         const first = api("POST", `${path}/${verb}`, {});
         await begun.promise;
-        const again = await api("POST", `${path}/pause`, {});
+        const another = await api("POST", `${path}/snapshots`, {});
+        // A pause waits for either, and does not come twice.
+        const pauses = Array.from({ length: 4 }, () => server.sandboxes.pause(paused.sandboxId));
         release.resolve();
         hold = undefined;
         const message = `Sandbox "${paused.sandboxId}" is being ${what}`;
-        assert.deepEqual([again.status, again.json()], [409, { code: 409, message }]);
+        assert.deepEqual([another.status, another.json()], [409, { code: 409, message }]);
         assert.equal((await first).status, verb === "pause" ? 204 : 201);
+        await Promise.all(pauses);
+        assert.equal(server.sandboxes.get(paused.sandboxId).record.state, "paused");
         await api("POST", `${path}/resume`, {});
       });
     }
@@ -371,6 +375,9 @@ describe("errors by their contract", { timeout: 240_000 }, () => {
       assert.deepEqual([again.status, again.json()], [409, { code: 409, message }]);
       assert.equal(await paused.pause(), false);
       assert.equal(await paused.isRunning(), false);
+      const forked = await api("POST", `/sandboxes/${paused.sandboxId}/fork`, {});
+      const refusal = `Sandbox '${paused.sandboxId}' is paused and cannot be forked; resume it first`;
+      assert.deepEqual([forked.status, forked.json()], [409, { code: 409, message: refusal }]);
     });
 
     it("A.2 as the Python SDK raises it: 400, 401, 404, 409, 429", { skip: withoutPython() }, async () => {
@@ -475,6 +482,14 @@ describe("errors by their contract", { timeout: 240_000 }, () => {
       { templateID: "base", autoPauseMemory: false },
       400,
       "autoPauseMemory=false only applies when autoPause is true.",
+    ],
+    [
+      "A.2 autoPauseMemory:false with autoResume",
+      "POST",
+      "/v2/sandboxes",
+      { templateID: "base", autoPause: true, autoPauseMemory: false, autoResume: { enabled: true } },
+      400,
+      /^autoPauseMemory=false \(filesystem-only auto-pause\) cannot be combined with autoResume: /,
     ],
     [
       "A.2 allowPublicTraffic:false without secure (v1)",

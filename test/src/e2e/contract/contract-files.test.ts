@@ -66,6 +66,21 @@ onEachBackend("files by their contract", ({ backend, server, sandbox }) => {
     );
   });
 
+  it("C.4 GET /files, memory of a process", async () => {
+    for (const [user, status, message] of [
+      ["user", 403, /^error opening file '\/proc\/\d+\/mem': open \/proc\/\d+\/mem: permission denied$/],
+      ["root", 400, /^read \/proc\/\d+\/mem: input\/output error$/],
+    ] as const) {
+      if (backend === "local-process" && user === "root") continue;
+      const sleeping = await sandbox().commands.run("sleep 600", { background: true, user });
+      const answer = await get({ path: `/proc/${sleeping.pid}/mem`, username: user });
+      // A sandbox without isolation has no /proc.
+      if (backend === "local-process") assertRefused(answer, 404, /does not exist$/);
+      else assertRefused(answer, status, message);
+      await sleeping.kill();
+    }
+  });
+
   it("C.4 GET /files, error opening file", async ({ mock }) => {
     const { files } = server().sandboxes.get(sandbox().sandboxId).runtime;
     await put("unlucky.txt", "x");
@@ -370,7 +385,9 @@ onEachBackend("files by their contract", ({ backend, server, sandbox }) => {
   it("C.5 POST /files, a lack of something else is no full disk", async ({ mock }) => {
     const { files } = server().sandboxes.get(sandbox().sandboxId).runtime;
     const message = "write /home/user/file: too many open files";
-    mock.method(files, "write", () => Promise.reject(new SandboxError("host_resources_exhausted", message)));
+    const refuse = () => Promise.reject(new SandboxError("host_resources_exhausted", message));
+    mock.method(files, "write", refuse);
+    if (files.writeWhole !== undefined) mock.method(files as Required<typeof files>, "writeWhole", refuse);
     assertRefused(await post(query({ path: "file" }), "x"), 429, message);
   });
 

@@ -2,9 +2,9 @@ import assert from "node:assert/strict";
 import { before, it } from "node:test";
 import { SandboxError } from "@coppice/core";
 import type { Command } from "@coppice/core/backend";
+import { eventually } from "@coppice/core/testing";
 import { packFrame, unpackFrames } from "../../harness/clients/connect-frames.js";
 import { type EnvdClient, basicUserHeader, envdClient } from "../../harness/clients/envd-client.js";
-import { eventually } from "../../harness/host/eventually.js";
 import { onEachBackend } from "../../harness/server/on-each-backend.js";
 import { openProcess, processStory, shellRequest } from "../../harness/clients/process-stream.js";
 

@@ -1,9 +1,9 @@
 import assert from "node:assert/strict";
 import { before, it } from "node:test";
+import { eventually } from "@coppice/core/testing";
 import { FilesystemEventType, TimeoutError } from "e2b";
 import type { Frame } from "../../harness/clients/connect-frames.js";
 import { type EnvdClient, envdClient } from "../../harness/clients/envd-client.js";
-import { eventually } from "../../harness/host/eventually.js";
 import { mountInside, reasonWithoutMounts } from "../../harness/host/mount-inside.js";
 import { onEachBackend } from "../../harness/server/on-each-backend.js";
 import { openProcess, shellRequest } from "../../harness/clients/process-stream.js";

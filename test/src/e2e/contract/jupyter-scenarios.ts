@@ -2,9 +2,8 @@ import assert from "node:assert/strict";
 import { randomBytes } from "node:crypto";
 import { after, before, it } from "node:test";
 import type { LiveSandbox } from "@coppice/core";
-import type { TestServer } from "@coppice/core/testing";
+import { eventually, type TestServer } from "@coppice/core/testing";
 import { KernelSpecAPI, type Kernel, type KernelMessage } from "@jupyterlab/services";
-import { eventually } from "../../harness/host/eventually.js";
 import { jupyterClient, type Framing, type JupyterClient } from "../../harness/clients/jupyter-client.js";
 
 export interface JupyterPlace {

@@ -3,8 +3,8 @@ import { once } from "node:events";
 import { createServer, type Server } from "node:http";
 import type { AddressInfo } from "node:net";
 import { after, before, describe, it } from "node:test";
+import { eventually } from "@coppice/core/testing";
 import { API_KEY } from "../../harness/server/api-key.js";
-import { eventually } from "../../harness/host/eventually.js";
 import { exchange } from "../../harness/clients/exchange.js";
 import { type Installation, makeInstallation, ServerProcess } from "../../harness/server/server-process.js";
 

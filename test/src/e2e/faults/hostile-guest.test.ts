@@ -5,10 +5,10 @@ import { readFile } from "node:fs/promises";
 import { type ClientRequest, request } from "node:http";
 import { join } from "node:path";
 import { after, before, describe, it } from "node:test";
+import { eventually } from "@coppice/core/testing";
 import { Sandbox } from "e2b";
 import { API_KEY } from "../../harness/server/api-key.js";
 import { packFrame } from "../../harness/clients/connect-frames.js";
-import { eventually } from "../../harness/host/eventually.js";
 import { missingForNamespaces } from "../../harness/server/on-each-backend.js";
 import { pointSdkAt } from "../../harness/server/point-sdk-at.js";
 import {

@@ -4,9 +4,9 @@ import { once } from "node:events";
 import { readdir, readFile, stat } from "node:fs/promises";
 import { join } from "node:path";
 import { after, before, describe, it } from "node:test";
+import { eventually } from "@coppice/core/testing";
 import { type Context, Sandbox } from "@e2b/code-interpreter";
 import { WebSocket } from "ws";
-import { eventually } from "../../harness/host/eventually.js";
 import { missingForNamespaces } from "../../harness/server/on-each-backend.js";
 import { pointSdkAt } from "../../harness/server/point-sdk-at.js";
 import {

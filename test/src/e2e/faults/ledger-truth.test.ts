@@ -5,9 +5,9 @@ import { mkdir, readdir, rm, truncate, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { afterEach, describe, it } from "node:test";
 import { promisify } from "node:util";
+import { eventually } from "@coppice/core/testing";
 import { API_KEY } from "../../harness/server/api-key.js";
 import { startCoppice } from "../../harness/server/coppice-command.js";
-import { eventually } from "../../harness/host/eventually.js";
 import { type Answer, exchange } from "../../harness/clients/exchange.js";
 import { type Installation, makeInstallation, ServerProcess } from "../../harness/server/server-process.js";
 

@@ -4,9 +4,8 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, before, describe, it } from "node:test";
 import { CommandExitError, Sandbox } from "@e2b/code-interpreter";
-import type { TestServer } from "@coppice/core/testing";
+import { eventually, type TestServer } from "@coppice/core/testing";
 import { API_KEY } from "../../harness/server/api-key.js";
-import { eventually } from "../../harness/host/eventually.js";
 import { exchange } from "../../harness/clients/exchange.js";
 import {
   AGENT_INSIDE,

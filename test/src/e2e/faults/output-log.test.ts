@@ -1,11 +1,10 @@
 import assert from "node:assert/strict";
 import { join } from "node:path";
 import { describe, it } from "node:test";
-import { startTestServer } from "@coppice/core/testing";
+import { eventually, startTestServer } from "@coppice/core/testing";
 import commands, { Commands } from "@coppice/plugin-commands";
 import localProcess from "@coppice/plugin-local-process";
 import { API_KEY } from "../../harness/server/api-key.js";
-import { eventually } from "../../harness/host/eventually.js";
 import { exchange } from "../../harness/clients/exchange.js";
 import { makeInstallation, ServerProcess } from "../../harness/server/server-process.js";
 

@@ -8,9 +8,9 @@ import { join } from "node:path";
 import { describe, it } from "node:test";
 import { connect } from "node:tls";
 import { fileURLToPath } from "node:url";
+import { eventually } from "@coppice/core/testing";
 import { API_KEY } from "../../harness/server/api-key.js";
 import { startCoppice } from "../../harness/server/coppice-command.js";
-import { eventually } from "../../harness/host/eventually.js";
 import { makeInstallation, ServerProcess } from "../../harness/server/server-process.js";
 
 const CORE = fileURLToPath(new URL("../../../../core/dist/index.js", import.meta.url));

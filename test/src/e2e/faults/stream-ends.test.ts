@@ -1,8 +1,8 @@
 import assert from "node:assert/strict";
 import { createHash } from "node:crypto";
 import { it } from "node:test";
+import { eventually } from "@coppice/core/testing";
 import { Sandbox, TimeoutError } from "e2b";
-import { eventually } from "../../harness/host/eventually.js";
 import { exchange } from "../../harness/clients/exchange.js";
 import { onEachBackend } from "../../harness/server/on-each-backend.js";
 import { type Codec, ProcessClient, type ProcessEvent } from "../../harness/clients/process-client.js";

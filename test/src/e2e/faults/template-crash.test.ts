@@ -3,11 +3,16 @@ import { mkdir, readdir } from "node:fs/promises";
 import { join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import { after, before, describe, it } from "node:test";
-import { Backends } from "@coppice/core";
-import { smallRoot, type TestServer, WITHOUT_SMALL_ROOT, writeImageLayout } from "@coppice/core/testing";
+import { Backends } from "@coppice/core/backend";
+import {
+  eventually,
+  smallRoot,
+  type TestServer,
+  WITHOUT_SMALL_ROOT,
+  writeImageLayout,
+} from "@coppice/core/testing";
 import { API_KEY } from "../../harness/server/api-key.js";
 import { exchange } from "../../harness/clients/exchange.js";
-import { eventually } from "../../harness/host/eventually.js";
 import { startCoppice } from "../../harness/server/coppice-command.js";
 import { type ImageHub, openImageHub } from "../../harness/server/image-hub.js";
 import { missingForNamespaces } from "../../harness/server/on-each-backend.js";

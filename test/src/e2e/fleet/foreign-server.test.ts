@@ -3,8 +3,8 @@ import { once } from "node:events";
 import { after, before, describe, it } from "node:test";
 import { WebSocket } from "ws";
 import { Sandbox } from "@e2b/code-interpreter";
+import { eventually } from "@coppice/core/testing";
 import { type Cluster, reasonWithoutEtcd, startEtcd } from "@coppice/plugin-fleet/testing";
-import { eventually } from "../../harness/host/eventually.js";
 import { API_KEY } from "../../harness/server/api-key.js";
 import { pointSdkAt } from "../../harness/server/point-sdk-at.js";
 import { type Fleet, startFleet } from "../../harness/server/start-fleet.js";
@@ -91,11 +91,8 @@ describe("a server of a fleet, for the sandboxes of another one", { skip: reason
 
   it("takes requests of other servers alone at the listener for them", async () => {
     const { fleet: url = "" } = fleet.servers[0]?.urls ?? {};
-    for (const secret of [undefined, "", "x".repeat(64)]) {
-      const headers = {
-        "x-api-key": API_KEY,
-        ...(secret !== undefined && { "coppice-fleet-secret": secret }),
-      };
+    for (const proof of [undefined, "", "x".repeat(64)]) {
+      const headers = { "x-api-key": API_KEY, ...(proof !== undefined && { "coppice-fleet-proof": proof }) };
       for (const path of ["/sandboxes", "/node", `/sandboxes/${sandbox.sandboxId}`])
         assert.equal((await fetch(url + path, { headers })).status, 401);
     }

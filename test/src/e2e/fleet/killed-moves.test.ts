@@ -1,9 +1,8 @@
 import assert from "node:assert/strict";
 import { after, before, describe, it } from "node:test";
-import { WITHOUT_SMALL_ROOT } from "@coppice/core/testing";
+import { eventually, WITHOUT_SMALL_ROOT } from "@coppice/core/testing";
 import { reasonWithoutEtcd } from "@coppice/plugin-fleet/testing";
 import { Sandbox, Template } from "e2b";
-import { eventually } from "../../harness/host/eventually.js";
 import { startCoppice } from "../../harness/server/coppice-command.js";
 import { missingForNamespaces } from "../../harness/server/on-each-backend.js";
 import { pointSdkAt } from "../../harness/server/point-sdk-at.js";

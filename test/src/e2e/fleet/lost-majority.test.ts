@@ -3,7 +3,7 @@ import { after, before, describe, it } from "node:test";
 import { setTimeout as pause } from "node:timers/promises";
 import { Sandbox } from "e2b";
 import { type Cluster, reasonWithoutEtcd, startEtcd } from "@coppice/plugin-fleet/testing";
-import { eventually } from "../../harness/host/eventually.js";
+import { eventually } from "@coppice/core/testing";
 import { pointSdkAt } from "../../harness/server/point-sdk-at.js";
 import { type Fleet, startFleet } from "../../harness/server/start-fleet.js";
 

@@ -3,8 +3,8 @@ import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, before, describe, it } from "node:test";
+import { eventually } from "@coppice/core/testing";
 import { exchange } from "../../harness/clients/exchange.js";
-import { eventually } from "../../harness/host/eventually.js";
 import { API_KEY } from "../../harness/server/api-key.js";
 import { type Fleet, startFleet } from "../../harness/server/start-fleet.js";
 

@@ -3,9 +3,9 @@ import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, before, beforeEach, describe, it } from "node:test";
+import { eventually } from "@coppice/core/testing";
 import { Sandbox } from "e2b";
 import { API_KEY } from "../../harness/server/api-key.js";
-import { eventually } from "../../harness/host/eventually.js";
 import { pointSdkAt } from "../../harness/server/point-sdk-at.js";
 import { type Fleet, startFleet } from "../../harness/server/start-fleet.js";
 

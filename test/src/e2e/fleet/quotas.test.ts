@@ -4,8 +4,8 @@ import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { type Cluster, reasonWithoutEtcd, startEtcd } from "@coppice/plugin-fleet/testing";
+import { eventually } from "@coppice/core/testing";
 import { API_KEY } from "../../harness/server/api-key.js";
-import { eventually } from "../../harness/host/eventually.js";
 import { makeFleetInstallations } from "../../harness/server/fleet-installations.js";
 import { type Installation, ServerProcess } from "../../harness/server/server-process.js";
 

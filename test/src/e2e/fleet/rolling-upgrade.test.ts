@@ -2,8 +2,8 @@ import assert from "node:assert/strict";
 import { after, before, describe, it } from "node:test";
 import { setTimeout as pause } from "node:timers/promises";
 import { Sandbox } from "e2b";
-import { type Cluster, reasonWithoutEtcd, startEtcd } from "@coppice/plugin-fleet/testing";
-import { eventually } from "../../harness/host/eventually.js";
+import { reasonWithoutEtcd, startEtcd } from "@coppice/plugin-fleet/testing";
+import { eventually } from "@coppice/core/testing";
 import { API_KEY } from "../../harness/server/api-key.js";
 import { startCoppice } from "../../harness/server/coppice-command.js";
 import { makeFleetInstallations } from "../../harness/server/fleet-installations.js";
@@ -12,8 +12,9 @@ import { pointSdkAt } from "../../harness/server/point-sdk-at.js";
 import { type Installation, namespacePlugins, ServerProcess } from "../../harness/server/server-process.js";
 
 const LEASE_MS = 3000;
-/** Nothing starts it again, so a number that grows on is its own. */
-const COUNTING = "i=0; while :; do i=$((i+1)); echo $i > /home/user/count; sleep 0.05; done";
+/** Nothing starts it again, so a number that grows on is its own. No reader finds the file empty. */
+const COUNTING =
+  "i=0; while :; do i=$((i+1)); echo $i > /home/user/next; mv /home/user/next /home/user/count; sleep 0.05; done";
 
 const skip = reasonWithoutEtcd() || missingForNamespaces();
 
@@ -21,9 +22,10 @@ describe(
   "servers of a fleet that are stopped and started one after the other",
   { skip, timeout: 240_000 },
   () => {
-    let etcd: Cluster;
     let installations: readonly Installation[];
-    const servers: ServerProcess[] = [];
+    /** Undefined while it is stopped. */
+    const servers: (ServerProcess | undefined)[] = [];
+    const undo = new AsyncDisposableStack();
     /** By server, its sandboxes with the program. */
     const made: { readonly running: string; readonly paused: string }[] = [];
 
@@ -50,18 +52,28 @@ describe(
     };
 
     before(async () => {
-      etcd = await startEtcd();
+      const etcd = undo.use(await startEtcd());
       installations = await makeFleetInstallations({
         count: 2,
         fleet: { etcd: { endpoints: etcd.endpoints }, lease: `${LEASE_MS}ms` },
         config: { sandboxes: { defaultBackend: "linux-namespaces", onShutdown: "keep" } },
         plugins: (directory) => ({ ...namespacePlugins(directory), "local-process": undefined }),
       });
-      for (const index of installations.keys()) await start(index);
+      for (const installation of installations) undo.defer(() => installation.remove());
+      for (const index of installations.keys()) {
+        await start(index);
+        undo.defer(async () => void (await servers[index]?.stop()));
+      }
       for (const index of installations.keys()) {
         at(index);
         await fleet("cordon", `node${1 - index}`);
         const [running, paused] = await Promise.all([Sandbox.create(), Sandbox.create()]);
+        // They would outlive their servers.
+        undo.defer(async () => {
+          if (servers[index] === undefined) await start(index);
+          at(index);
+          for (const { sandboxId } of [running, paused]) await Sandbox.kill(sandboxId);
+        });
         await fleet("uncordon", `node${1 - index}`);
         for (const sandbox of [running, paused])
           await sandbox.commands.run(COUNTING, { background: true, timeoutMs: 0 });
@@ -70,14 +82,7 @@ describe(
         made.push({ running: running.sandboxId, paused: paused.sandboxId });
       }
     });
-    after(async () => {
-      at(0);
-      // They would outlive their servers.
-      for (const { running, paused } of made) for (const id of [running, paused]) await Sandbox.kill(id);
-      for (const server of servers) await server.stop();
-      for (const installation of installations) await installation.remove();
-      await etcd[Symbol.asyncDispose]();
-    });
+    after(() => undo.disposeAsync());
 
     for (const index of [0, 1]) {
       const other = 1 - index;
@@ -95,7 +100,9 @@ describe(
         const ended = streamed.wait().then(() => "ended", String);
         const before = await countOf(sandbox);
 
-        assert.deepEqual(await servers[index]?.stop(), { code: 0, signal: null });
+        const stopping = servers[index]?.stop();
+        servers[index] = undefined;
+        assert.deepEqual(await stopping, { code: 0, signal: null });
         assert.match(await ended, /\[unavailable\]/);
         assert.deepEqual(await status(), states("away"));
         await pause(LEASE_MS * 1.5);

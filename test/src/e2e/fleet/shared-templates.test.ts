@@ -3,10 +3,14 @@ import { mkdtemp, readdir, readFile, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, before, describe, it } from "node:test";
-import { type DockerRegistry, openDockerRegistry, WITHOUT_SMALL_ROOT } from "@coppice/core/testing";
+import {
+  type DockerRegistry,
+  eventually,
+  openDockerRegistry,
+  WITHOUT_SMALL_ROOT,
+} from "@coppice/core/testing";
 import { type Cluster, reasonWithoutEtcd, startEtcd } from "@coppice/plugin-fleet/testing";
 import { Sandbox, Template } from "e2b";
-import { eventually } from "../../harness/host/eventually.js";
 import { API_KEY } from "../../harness/server/api-key.js";
 import { startCoppice } from "../../harness/server/coppice-command.js";
 import { type ImageHub, openImageHub } from "../../harness/server/image-hub.js";

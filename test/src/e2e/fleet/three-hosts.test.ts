@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { describe, it } from "node:test";
 import { reasonWithoutEtcd } from "@coppice/plugin-fleet/testing";
-import { reasonWithoutIsolation, runIsolated } from "../../fleet-faults/world/isolated.js";
+import { reasonWithoutIsolation, runIsolated } from "../../harness/host/isolated.js";
 import type { ThreeHosts } from "./three-hosts.js";
 
 describe(

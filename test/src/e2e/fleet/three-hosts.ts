@@ -6,8 +6,8 @@ import { setTimeout as pause } from "node:timers/promises";
 import { fileURLToPath } from "node:url";
 import { parseEnv, promisify } from "node:util";
 import { ETCD } from "@coppice/plugin-fleet/testing";
-import { answerIsolated } from "../../fleet-faults/world/isolated.js";
-import { type Host, TestNetwork } from "../../fleet-faults/world/test-network.js";
+import { answerIsolated } from "../../harness/host/isolated.js";
+import { type Host, TestNetwork } from "../../harness/host/test-network.js";
 import { COPPICE, ServerProcess } from "../../harness/server/server-process.js";
 
 /** What the steps of docs/three-hosts.md have printed. */

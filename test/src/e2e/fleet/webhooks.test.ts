@@ -7,9 +7,9 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, before, beforeEach, describe, it } from "node:test";
 import { type Cluster, reasonWithoutEtcd, startEtcd } from "@coppice/plugin-fleet/testing";
+import { eventually } from "@coppice/core/testing";
 import { API_KEY } from "../../harness/server/api-key.js";
 import { startCoppice } from "../../harness/server/coppice-command.js";
-import { eventually } from "../../harness/host/eventually.js";
 import { makeFleetInstallations } from "../../harness/server/fleet-installations.js";
 import { type Installation, ServerProcess } from "../../harness/server/server-process.js";
 

@@ -3,8 +3,8 @@ import { randomInt } from "node:crypto";
 import { it } from "node:test";
 import { setTimeout as pause } from "node:timers/promises";
 import { agentBinary } from "@coppice/agent";
+import { eventually } from "@coppice/core/testing";
 import { CommandExitError, InvalidArgumentError, type Sandbox, TimeoutError } from "e2b";
-import { eventually } from "../../harness/host/eventually.js";
 import { runningProcesses } from "../../harness/host/running-processes.js";
 
 /** Cases for `sandbox.commands`, for each way in which the SDK reaches the server. Call it inside a `describe`. */

@@ -1,8 +1,8 @@
 import assert from "node:assert/strict";
 import { createHash, randomBytes } from "node:crypto";
 import { it } from "node:test";
+import { eventually } from "@coppice/core/testing";
 import { FileNotFoundError, FilesystemEventType, FileType, type Sandbox } from "e2b";
-import { eventually } from "../../harness/host/eventually.js";
 
 const MIB = 2 ** 20;
 const STREAM_BYTES = 64 * MIB;

@@ -3,8 +3,8 @@ import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { after, before, describe, it, type TestContext } from "node:test";
 import { fileURLToPath } from "node:url";
+import { eventually } from "@coppice/core/testing";
 import { Sandbox } from "@e2b/code-interpreter";
-import { eventually } from "../../harness/host/eventually.js";
 import { missingForNamespaces } from "../../harness/server/on-each-backend.js";
 import { pointSdkAt } from "../../harness/server/point-sdk-at.js";
 import { type Installation, makeInstallation, ServerProcess } from "../../harness/server/server-process.js";
@@ -139,10 +139,17 @@ describe("the recipes of the repository", { skip: WITHOUT_RECIPES, timeout: 2 * 
         (await sandbox.runCode("print(mean(c(1, 2, 3)))", { language: "r" })).logs.stdout.join(""),
         "[1] 2\n",
       );
+      const options = { language: "r", envs: { GIVEN: 'it\'s "here"' } };
+      assert.equal(
+        (await sandbox.runCode('cat(Sys.getenv("GIVEN"))', options)).logs.stdout.join(""),
+        'it\'s "here"',
+      );
     });
     await within(context, "java", async (sandbox) => {
       const code = "var list = java.util.List.of(1, 2, 3);\nlist.size()";
       assert.equal((await sandbox.runCode(code, { language: "java" })).text, "3");
+      const options = { language: "java", envs: { GIVEN: "here" } };
+      assert.equal((await sandbox.runCode('System.getProperty("GIVEN")', options)).text, "here");
       assert.equal((await sandbox.commands.run("javac --version && mvn --version")).exitCode, 0);
     });
   });

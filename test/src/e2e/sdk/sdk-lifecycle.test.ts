@@ -1,8 +1,8 @@
 import assert from "node:assert/strict";
 import { randomInt } from "node:crypto";
 import { it } from "node:test";
+import { eventually } from "@coppice/core/testing";
 import { AuthenticationError, Sandbox, SandboxNotFoundError, TimeoutError } from "e2b";
-import { eventually } from "../../harness/host/eventually.js";
 import { runningProcesses } from "../../harness/host/running-processes.js";
 import { onEachBackend } from "../../harness/server/on-each-backend.js";
 
@@ -144,5 +144,5 @@ onEachBackend(
       );
     });
   },
-  { onJails: true },
+  { onJails: "main case" },
 );

@@ -2,8 +2,7 @@ import assert from "node:assert/strict";
 import { existsSync } from "node:fs";
 import { after, before, describe, it } from "node:test";
 import { ALL_TRAFFIC, Sandbox, SandboxError, type SandboxNetworkUpdate, SandboxNotFoundError } from "e2b";
-import type { TestServer } from "@coppice/core/testing";
-import { eventually } from "../../harness/host/eventually.js";
+import { eventually, type TestServer } from "@coppice/core/testing";
 import {
   type FreebsdHost,
   openFreebsdHost,
@@ -46,8 +45,8 @@ interface Scene {
   readonly open: () => Promise<OpenScene>;
 }
 
-async function openJails(networkKind: "vnet" | "alias"): Promise<OpenScene> {
-  const host = await openFreebsdHost({ isConnected: true, networkKind });
+async function openJails(): Promise<OpenScene> {
+  const host = await openFreebsdHost({ isConnected: true });
   const close = async () => host[Symbol.asyncDispose]();
   return { backend: "jail-freebsd", settings: host.configuration, host, close };
 }
@@ -62,8 +61,7 @@ const NAMESPACES: Scene = {
     close: async () => undefined,
   }),
 };
-const VNET: Scene = { name: "jail-freebsd by vnet", skip: withoutFreebsd, open: () => openJails("vnet") };
-const ALIAS: Scene = { name: "jail-freebsd by alias", skip: withoutFreebsd, open: () => openJails("alias") };
+const JAILS: Scene = { name: "jail-freebsd", skip: withoutFreebsd, open: openJails };
 
 function describeRules({ name, skip, open }: Scene): void {
   describe(`network rules through the e2b SDK, on ${name}`, { skip, timeout: 240_000 }, () => {
@@ -176,9 +174,9 @@ function describeCrash({ name, skip, open }: Scene): void {
   });
 }
 
-for (const scene of [NAMESPACES, VNET, ALIAS]) describeRules(scene);
+for (const scene of [NAMESPACES, JAILS]) describeRules(scene);
 // Recovery does not depend on the kind of network of the jails: one kind is enough.
-for (const scene of [NAMESPACES, VNET]) describeCrash(scene);
+for (const scene of [NAMESPACES, JAILS]) describeCrash(scene);
 
 describe("network rules on a backend that cannot keep them", { timeout: 240_000 }, () => {
   it("are refused, and leave no sandbox", async () => {

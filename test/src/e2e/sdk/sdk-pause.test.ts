@@ -2,10 +2,9 @@ import assert from "node:assert/strict";
 import { after, before, describe, it } from "node:test";
 import { setTimeout as delay } from "node:timers/promises";
 import { Sandbox as CodeSandbox } from "@e2b/code-interpreter";
-import type { TestServer } from "@coppice/core/testing";
+import { eventually, type TestServer } from "@coppice/core/testing";
 import { Sandbox, SandboxNotFoundError, TimeoutError } from "e2b";
 import { API_KEY } from "../../harness/server/api-key.js";
-import { eventually } from "../../harness/host/eventually.js";
 import { missingForNamespaces } from "../../harness/server/on-each-backend.js";
 import { pointSdkAt } from "../../harness/server/point-sdk-at.js";
 import { startFullServer } from "../../harness/server/start-full-server.js";
@@ -121,7 +120,7 @@ describe("pausing through the SDKs", { skip: missingForNamespaces(), timeout: 24
     await assert.rejects(Sandbox.connect(sandbox.sandboxId), SandboxNotFoundError);
   });
 
-  it("ends by itself with the next request when it was created so, but not with the question whether it runs", async () => {
+  it("ends by itself with the next request when it was created so, the question whether it runs included", async () => {
     const sandbox = await Sandbox.create({
       timeoutMs: 1_000,
       lifecycle: { onTimeout: "pause", autoResume: true },
@@ -130,8 +129,13 @@ describe("pausing through the SDKs", { skip: missingForNamespaces(), timeout: 24
       "echo kept > /tmp/note; (cd /tmp; python3 -m http.server 8000 >/dev/null 2>&1 &)",
     );
     await eventually("the pause", async () => (await stateOf(sandbox.sandboxId)) === "paused");
-    assert.equal(await sandbox.isRunning(), false);
-    assert.equal(await stateOf(sandbox.sandboxId), "paused");
+    const { status } = await fetch(`${server.url}/health`, {
+      headers: { "e2b-sandbox-id": sandbox.sandboxId, "e2b-sandbox-port": "49983" },
+    });
+    assert.deepEqual([status, await stateOf(sandbox.sandboxId)], [403, "paused"], "not for a stranger");
+    assert.equal(await sandbox.isRunning(), true);
+    assert.equal(await stateOf(sandbox.sandboxId), "running");
+    await sandbox.pause();
     assert.equal((await sandbox.commands.run("cat /tmp/note")).stdout, "kept\n");
     const { state, endAt } = await sandbox.getInfo();
     assert.equal(state, "running");
@@ -141,6 +145,11 @@ describe("pausing through the SDKs", { skip: missingForNamespaces(), timeout: 24
       headers: { "e2b-sandbox-id": sandbox.sandboxId, "e2b-sandbox-port": "8000" },
     });
     assert.deepEqual([answer.status, await answer.text()], [200, "kept\n"]);
+    await sandbox.pause({ keepMemory: false });
+    const { status: refused } = await fetch(`${server.url}/note`, {
+      headers: { "e2b-sandbox-id": sandbox.sandboxId, "e2b-sandbox-port": "8000" },
+    });
+    assert.deepEqual([refused, await stateOf(sandbox.sandboxId)], [502, "paused"], "its program is gone");
     await sandbox.kill();
   });
 

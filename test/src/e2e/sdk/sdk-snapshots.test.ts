@@ -2,6 +2,7 @@ import assert from "node:assert/strict";
 import { after, before, describe, it } from "node:test";
 import type { TestServer } from "@coppice/core/testing";
 import { Sandbox, SandboxError, SandboxNotFoundError } from "e2b";
+import { API_KEY } from "../../harness/server/api-key.js";
 import { missingForNamespaces } from "../../harness/server/on-each-backend.js";
 import { pointSdkAt } from "../../harness/server/point-sdk-at.js";
 import { startFullServer } from "../../harness/server/start-full-server.js";
@@ -25,7 +26,7 @@ describe(
       await source.commands.run("sleep 1000", { background: true });
       const named = await source.createSnapshot({ name: "with-note" });
       assert.equal(named.snapshotId, "with-note:default");
-      assert.deepEqual(named.names, ["with-note:default"]);
+      assert.deepEqual(named.names, ["with-note"]);
       await source.files.write("note.txt", "second");
       const plain = await source.createSnapshot();
       assert.match(plain.snapshotId, /^s[a-z0-9]{20}:default$/);
@@ -43,6 +44,18 @@ describe(
       const ofSource = await Sandbox.listSnapshots({ sandboxId: source.sandboxId }).nextItems();
       assert.equal(ofSource.length, 2);
       assert.deepEqual(await Sandbox.listSnapshots({ sandboxId: one.sandboxId }).nextItems(), []);
+
+      const tagged = await one.createSnapshot({ name: "with-note:v2" });
+      assert.deepEqual([tagged.snapshotId, tagged.names], ["with-note:v2", ["with-note"]]);
+      const byName = async (name: string): Promise<unknown> => {
+        const headers = { "x-api-key": API_KEY };
+        const answer = await fetch(`${server.url}/snapshots?name=${name}`, { headers });
+        return ((await answer.json()) as { snapshotID: string }[]).map(({ snapshotID }) => snapshotID);
+      };
+      assert.deepEqual(await byName("with-note"), ["with-note:v2"], "the newest, whatever its tag");
+      assert.deepEqual(await byName("with-note:default"), ["with-note:default"]);
+      assert.equal(await Sandbox.deleteSnapshot("with-note:v2"), true);
+      assert.deepEqual(await byName("with-note"), ["with-note:default"]);
 
       assert.equal(await Sandbox.deleteSnapshot("with-note:default"), true);
       assert.equal(await Sandbox.deleteSnapshot("with-note:default"), false);
@@ -74,7 +87,8 @@ describe(
       for (const [index, fork] of made.entries()) {
         assert.equal(await fork.files.read("state"), "shared");
         assert.equal((await fork.commands.run('echo "$GLOBAL"')).stdout, "for all\n");
-        assert.deepEqual((await fork.getInfo()).metadata, { kind: "source" });
+        const { metadata, templateId, name } = await fork.getInfo();
+        assert.deepEqual([metadata, templateId, name], [{ kind: "source" }, "base", "base"]);
         await fork.files.write("state", `own ${index}`);
       }
       assert.equal(await source.files.read("state"), "shared");

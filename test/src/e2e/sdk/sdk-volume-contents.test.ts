@@ -1,9 +1,8 @@
 import assert from "node:assert/strict";
 import { access } from "node:fs/promises";
 import { after, before, describe, it } from "node:test";
-import type { TestServer } from "@coppice/core/testing";
+import { eventually, type TestServer } from "@coppice/core/testing";
 import { Sandbox, Volume, VolumeError, VolumePathNotFoundError } from "e2b";
-import { eventually } from "../../harness/host/eventually.js";
 import { exchange } from "../../harness/clients/exchange.js";
 import { missingForNamespaces } from "../../harness/server/on-each-backend.js";
 import { pointSdkAt } from "../../harness/server/point-sdk-at.js";

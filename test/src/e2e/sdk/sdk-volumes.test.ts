@@ -3,7 +3,7 @@ import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, before, describe, it } from "node:test";
-import { Backends } from "@coppice/core";
+import { Backends } from "@coppice/core/backend";
 import type { TestServer } from "@coppice/core/testing";
 import { Sandbox, SandboxError, Volume, VolumeError, VolumeNotFoundError } from "e2b";
 import { API_KEY } from "../../harness/server/api-key.js";
@@ -43,7 +43,11 @@ describe("volumes through the e2b SDK", { skip: missingForNamespaces(), timeout:
     const { name, token } = await Volume.getInfo(made.volumeId);
     assert.deepEqual([name, token], ["first", made.token]);
     assert.equal((await Volume.connect(made.volumeId)).token, made.token);
-    await assert.rejects(Volume.create("first"), VolumeError);
+    await assert.rejects(Volume.create("first"), (error) => {
+      assert.ok(error instanceof VolumeError);
+      assert.equal(error.message, "400: Volume with name 'first' already exists");
+      return true;
+    });
     await assert.rejects(Volume.create("no/slash"), VolumeError);
     assert.equal(await Volume.destroy(made.volumeId), true);
     assert.equal(await Volume.destroy(made.volumeId), false);

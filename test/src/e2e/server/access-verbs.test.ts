@@ -128,6 +128,16 @@ plugins:
     assert.doesNotMatch(await findings("linux-namespaces"), refused);
   });
 
+  it("conform runs the cases that it is asked for, with the limits that it is told", async () => {
+    const only = ["--only", "files: a missing path", "--limits", ""];
+    const { code, stdout, stderr } = await coppice("conform", "local-process", ...only);
+    assert.equal(code, 0, stdout + stderr);
+    assert.match(
+      stdout,
+      /^ok {6}local-process files: a missing path[^\n]*\n1 passed, 0 failed, 0 skipped\n$/,
+    );
+  });
+
   it("say what is wrong with what they are asked", async () => {
     const wrong: readonly (readonly [code: number, told: RegExp, ...args: readonly string[]])[] = [
       [64, /'keys' has no 'mint'[^]*keys create <config.yaml>/, "keys", "mint", config],
@@ -142,6 +152,7 @@ plugins:
       [64, /name one configuration file\nusage:\n {2}coppice doctor /, "doctor"],
       [64, /name one configuration file\nusage:\n {2}coppice start /, "start", config, config],
       [64, /name one plugin.*\nusage:\n {2}coppice conform /, "conform"],
+      [64, /a limit is [^\n]*, not 'space'\nusage:/, "conform", "local-process", "--limits", "space"],
       [64, /'tls' has no ''\nusage:\n {2}coppice tls init /, "tls"],
       [64, /name one domain/, "tls", "init"],
       [64, /there is no 'keys'; if it is a plugin's, name .*: coppice keys <action>/, "keys"],

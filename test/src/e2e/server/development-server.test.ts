@@ -3,9 +3,9 @@ import { execFileSync, spawn } from "node:child_process";
 import { once } from "node:events";
 import { readFile, stat } from "node:fs/promises";
 import { after, before, describe, it } from "node:test";
+import { eventually } from "@coppice/core/testing";
 import { Sandbox } from "e2b";
 import { makeDevelopmentInstallation } from "../../harness/server/development-installation.js";
-import { eventually } from "../../harness/host/eventually.js";
 import { exchange } from "../../harness/clients/exchange.js";
 import { COPPICE, ServerProcess } from "../../harness/server/server-process.js";
 

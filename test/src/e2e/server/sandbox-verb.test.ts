@@ -3,10 +3,9 @@ import { createHash, randomBytes } from "node:crypto";
 import { createServer } from "node:http";
 import type { AddressInfo } from "node:net";
 import { after, before, describe, it } from "node:test";
-import type { TestServer } from "@coppice/core/testing";
+import { eventually, type TestServer } from "@coppice/core/testing";
 import { API_KEY } from "../../harness/server/api-key.js";
 import { startCoppice, startCoppiceInTerminal } from "../../harness/server/coppice-command.js";
-import { eventually } from "../../harness/host/eventually.js";
 import { startFullServer } from "../../harness/server/start-full-server.js";
 
 describe("coppice sandbox", { timeout: 240_000 }, () => {

@@ -5,9 +5,13 @@ import { createServer, type Server } from "node:http";
 import type { AddressInfo } from "node:net";
 import { join } from "node:path";
 import { after, before, describe, it } from "node:test";
-import { type DockerRegistry, openDockerRegistry, WITHOUT_SMALL_ROOT } from "@coppice/core/testing";
+import {
+  type DockerRegistry,
+  eventually,
+  openDockerRegistry,
+  WITHOUT_SMALL_ROOT,
+} from "@coppice/core/testing";
 import { exchange } from "../../harness/clients/exchange.js";
-import { eventually } from "../../harness/host/eventually.js";
 import { API_KEY } from "../../harness/server/api-key.js";
 import { startCoppice, startCoppiceInTerminal } from "../../harness/server/coppice-command.js";
 import { type ImageHub, openImageHub } from "../../harness/server/image-hub.js";

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { after, before, describe, it } from "node:test";
+import { eventually } from "@coppice/core/testing";
 import { type Context, Sandbox } from "@e2b/code-interpreter";
-import { eventually } from "../../harness/host/eventually.js";
 import { missingForNamespaces, onEachBackend } from "../../harness/server/on-each-backend.js";
 import { pointSdkAt } from "../../harness/server/point-sdk-at.js";
 import {

@@ -1,10 +1,6 @@
 import assert from "node:assert/strict";
-import { mkdir, readdir, writeFile } from "node:fs/promises";
-import { join } from "node:path";
 import { after, before, describe, it } from "node:test";
 import type { Sandbox, SandboxSpec } from "@coppice/core/backend";
-import { fakeClock } from "@coppice/core/testing";
-import plugin, { type JailSettings } from "@coppice/plugin-jail-freebsd";
 import { reasonWithoutFreebsdHost } from "../../harness/freebsd/freebsd-host.js";
 import { FaultScene, type FaultyAct, FaultyHost, newId } from "../../harness/freebsd/jail-faults.js";
 
@@ -116,52 +112,6 @@ describe("what a jail can do beside running, on a host that fails", { skip }, ()
 
   it("leaves nothing of a volume, in a sandbox or not", async () => {
     assert.ok((await host.failAtEach("dead", volumes)) >= 18);
-    await host.checkDecoys();
-  });
-
-  it("leaves nothing of a template that jail-template gc does not remove", async () => {
-    const directory = join(host.host.directory, "recipes");
-    const [root, dataDir] = [join(directory, "root"), join(directory, "data")];
-    for (const name of ["etc", "root"]) await mkdir(join(root, name), { recursive: true });
-    await writeFile(join(root, "etc/passwd"), "root:x:0:0:root:/root:/bin/sh\n");
-    await mkdir(dataDir);
-    const set = join(directory, "base.txz");
-    await host.host.run("/usr/bin/tar", "-cJf", set, "-C", root, ".");
-    const file = join(directory, "science.yaml");
-    await writeFile(join(directory, "note"), "kept\n");
-    const recipe = {
-      name: "science",
-      base: { sets: [set] },
-      packages: ["python311"],
-      files: [{ source: "note", path: "/etc/note" }],
-    };
-    await writeFile(file, JSON.stringify(recipe));
-    const verb = async (config: JailSettings, action: string, ...args: readonly string[]) => {
-      const context = {
-        config,
-        args,
-        clock: fakeClock(),
-        dataDir: () => dataDir,
-        server: () => assert.fail("it speaks to no server"),
-        whileStopped: () => assert.fail("it may run beside a server"),
-        print: () => undefined,
-        printTable: () => undefined,
-      };
-      return plugin.verbs["jail-template"]?.[action]?.run(context);
-    };
-    const { settings } = host.host;
-    const build: FaultyAct<undefined> = {
-      act: async () => {
-        assert.equal(await verb(host.failing.settings, "build", file), 0);
-      },
-      end: async () => {
-        // New sandboxes start from another template from now on.
-        await host.host.run(settings.programs.zfs, "inherit", "coppice:template.science", settings.dataset);
-        await verb(settings, "gc");
-        assert.deepEqual(await readdir(join(settings.directory, "templates")), []);
-      },
-    };
-    assert.ok((await host.failAtEach("dead", build)) >= 14);
     await host.checkDecoys();
   });
 });

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { after, before, describe, it } from "node:test";
-import { eventually } from "../../harness/host/eventually.js";
+import { eventually } from "@coppice/core/testing";
 import {
   type FreebsdHost,
   openFreebsdHost,
@@ -153,112 +153,5 @@ describe("the stand-ins for the network of FreeBSD", { skip }, () => {
     assert.doesNotMatch(await run("ifconfig", "-a"), /^epair7/m);
     await assert.rejects(run("ifconfig", "epair7a", "destroy"), /interface epair7a does not exist/);
     assert.equal(await run("ifconfig", "-g", "mine_"), "");
-  });
-});
-
-describe("the stand-ins for a jail in the stack of its host", { skip }, () => {
-  let host: FreebsdHost;
-  const run = (program: keyof FreebsdHost["settings"]["programs"], ...words: readonly string[]) =>
-    host.run(host.settings.programs[program], ...words);
-  const inside = async (...words: readonly string[]) =>
-    (await run("jexec", "one", "/usr/bin/python3", "-c", ...words)).trim();
-  const load = async (...rules: readonly string[]) => {
-    const file = join(host.directory, "rules");
-    await writeFile(file, rules.map((rule) => `${rule}\n`).join(""));
-    const program = `exec ${host.settings.programs.pfctl} -q -a coppice/alias10 -f - < ${file}`;
-    return host.run("/bin/sh", "-c", program);
-  };
-  const translate = "nat on em0 inet from 10.78.0.10 to any tag ten -> (em0)";
-  let conf: string;
-
-  before(async () => {
-    host = await openFreebsdHost({ isConnected: true, release: 14 });
-    await run("zfs", "clone", "coppice/jails/_template@base", "coppice/jails/one");
-    const root = join(host.directory, "jails/one");
-    conf = join(host.directory, "one.conf");
-    const mounts = `mount += "/usr ${root}/usr nullfs ro 0 0"; mount.devfs; mount.procfs;`;
-    const address = 'ip4.addr = "lo1|10.78.0.10/32"; ip6 = "disable";';
-    await writeFile(conf, `one { path = "${root}"; stop.timeout = 0; ${address} persist; ${mounts} }`);
-    const both = join(host.directory, "both.conf");
-    await writeFile(both, `both { path = "${root}"; persist; vnet; ip4.addr = "lo1|10.78.0.11/32"; }`);
-    await assert.rejects(run("jail", "-q", "-f", both, "-c", "both"), /vnet jails cannot have IP address/);
-    await run("jail", "-q", "-f", conf, "-c", "one");
-  });
-  after(() => host[Symbol.asyncDispose]());
-
-  it("give it one address and no other, and an alias of the host's interface for that", async () => {
-    assert.match(await run("ifconfig", "lo1"), /^\tinet 10\.78\.0\.10 netmask 0xffffffff$/m);
-    assert.equal(await run("jls", "name", "ip4.addr"), "one 10.78.0.10\n");
-    const bind = `
-import socket
-for address in ("127.0.0.1", "10.78.0.10", "10.78.0.11", "10.78.0.1", "203.0.113.1"):
-    try:
-        socket.socket().bind((address, 0))
-        print(address)
-    except OSError:
-        pass
-try:
-    socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP)
-    print("raw")
-except PermissionError:
-    pass
-`;
-    assert.equal(await inside(bind), "127.0.0.1\n10.78.0.10");
-  });
-
-  it("filter what leaves the host after it was translated: by its tag, and not by the address that it had", async () => {
-    const tagged = "out quick on em0 inet from any to any tagged ten";
-    const state = 'keep state (if-bound, max 9) label "ten"';
-    await load("pass quick inet from 10.78.0.10 to 10.78.0.10 no state");
-    assert.notEqual(await inside(REACH, ONE), "reached", "what nobody speaks of passes");
-    await load(translate, "block return quick inet from 10.78.0.10 to any");
-    assert.equal(await inside(REACH, ONE), "reached", "a rule saw the address from before");
-    assert.equal(await inside(REACH, "203.0.113.1"), "ConnectionRefusedError", "the host was reached");
-    assert.equal(await inside(REACH, "10.78.0.1"), "ConnectionRefusedError", "the host was reached");
-    await load(translate, `block return ${tagged}`);
-    assert.equal(await inside(REACH, ONE), "ConnectionRefusedError");
-    await load(translate, `pass ${tagged} ${state}`, `block return ${tagged}`);
-    assert.deepEqual([await inside(REACH, ONE), await inside(REACH, OTHER)], ["reached", "reached"]);
-  });
-
-  it("tell states with their ids, and kill them one by one or by their label", async () => {
-    const states = () => run("pfctl", "-i", "em0", "-vv", "-s", "states");
-    const all = await states();
-    assert.match(
-      all,
-      /^em0 tcp 203\.0\.113\.1:\d+ \(10\.78\.0\.10:\d+\) -> 203\.0\.113\.2:8099 +ESTABLISHED/m,
-    );
-    const [, id = ""] = /-> 203\.0\.113\.2:.*\n.*\n {3}id: ([0-9a-f]+) creatorid/.exec(all) ?? [];
-    await run("pfctl", "-q", "-k", "id", "-k", id);
-    const rest = await states();
-    assert.doesNotMatch(rest, new RegExp(id));
-    assert.match(rest, /-> 203\.0\.113\.3:/);
-    // pfctl of 14 succeeds for a missing anchor.
-    for (let time = 0; time < 2; time++) await run("pfctl", "-q", "-a", "coppice/alias10", "-F", "all");
-    await run("pfctl", "-q", "-k", "label", "-k", "ten");
-    assert.equal(await states(), "");
-  });
-
-  it("leave the alias where jail(8) does not know of it, and take it away where it does", async () => {
-    const links = () => host.run("/bin/sh", "-c", "ip -oneline link show");
-    await run("jail", "-q", "-R", "one");
-    assert.doesNotMatch(await links(), / lo1\./);
-    assert.match(await run("ifconfig", "lo1"), /inet 10\.78\.0\.10 /);
-    await run("ifconfig", "lo1", "inet", "10.78.0.10", "-alias");
-    const again = run("ifconfig", "lo1", "inet", "10.78.0.10", "-alias");
-    await assert.rejects(again, /SIOCDIFADDR.*Can't assign requested address/);
-    const points = (await run("mount", "-p")).split("\n").map((line) => line.split(" ")[1] ?? "");
-    const below = points.filter((point) => point.includes("/jails/one/")).toReversed();
-    for (const point of below) await run("umount", "-f", point);
-    // Until the last jail of the name is gone.
-    const start = () =>
-      run("jail", "-q", "-f", conf, "-c", "one").then(
-        () => true,
-        () => false,
-      );
-    await eventually("the jail starts", start);
-    assert.match(await run("ifconfig", "lo1"), /inet 10\.78\.0\.10 /);
-    await run("jail", "-q", "-f", conf, "-r", "one");
-    assert.equal(await run("ifconfig", "lo1"), "");
   });
 });

@@ -4,7 +4,7 @@ import { join } from "node:path";
 import { after, before, describe, it } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import { fileURLToPath } from "node:url";
-import { eventually } from "../../harness/host/eventually.js";
+import { eventually } from "@coppice/core/testing";
 import {
   FREEBSD_SOURCES,
   type FreebsdHost,

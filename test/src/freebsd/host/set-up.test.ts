@@ -109,10 +109,10 @@ describe("set-up on FreeBSD, as far as another system shows it", { timeout: TIME
     const module = (name: string) => JSON.stringify(join(tree, "scripts/toolchain", name));
     const script = `import { lint } from ${module("lint.mjs")};
       import { ensureTestPackages } from ${module("debian-packages.mjs")};
-      import { ensureTemplatePackages } from ${module("template-packages.mjs")};
+      import { ensureStartPackages } from ${module("start-packages.mjs")};
       await lint({});
       await ensureTestPackages();
-      await ensureTemplatePackages();`;
+      await ensureStartPackages();`;
     // Nothing can be started: neither a linter nor apt-get.
     const as = ["--import", preload, "--input-type=module", "-e", script];
     const { stdout } = await run(process.execPath, as, { env: { PATH: "/nonexistent", CI: "true" } });

@@ -8,7 +8,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, before, describe, it } from "node:test";
 import { fileURLToPath } from "node:url";
-import { eventually } from "../../harness/host/eventually.js";
+import { eventually } from "@coppice/core/testing";
 
 const ROOT = fileURLToPath(new URL("../../../..", import.meta.url));
 const PROGRAM = join(ROOT, "scripts", "freebsd-vm.mjs");

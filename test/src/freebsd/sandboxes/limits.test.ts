@@ -3,7 +3,7 @@ import { after, afterEach, before, describe, it } from "node:test";
 import type { Logger } from "@coppice/core";
 import type { Limits, Sandbox } from "@coppice/core/backend";
 import type { JailBackend } from "@coppice/plugin-jail-freebsd";
-import { eventually } from "../../harness/host/eventually.js";
+import { eventually } from "@coppice/core/testing";
 import {
   type FreebsdHost,
   openFreebsdHost,

@@ -2,8 +2,8 @@ import assert from "node:assert/strict";
 import { randomBytes } from "node:crypto";
 import type { Sandbox, SandboxSpec } from "@coppice/core/backend";
 import type { JailBackend, JailSettings } from "@coppice/plugin-jail-freebsd";
+import { eventually } from "@coppice/core/testing";
 import { type Decoys, plantDecoys } from "./decoys.js";
-import { eventually } from "../host/eventually.js";
 import { type FailingPrograms, type Fault, makeFailingPrograms } from "./failing-programs.js";
 import { type FreebsdHost, type FreebsdHostOptions, openFreebsdHost } from "./freebsd-host.js";
 

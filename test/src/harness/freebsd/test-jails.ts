@@ -4,8 +4,7 @@ import {
   type ConformanceCase,
   type ConformanceSubject,
   testConformance,
-} from "@coppice/core/testing";
-import type { JailSettings } from "@coppice/plugin-jail-freebsd";
+} from "@coppice/conformance";
 import {
   type FreebsdHostOptions,
   openFreebsdHost,
@@ -13,10 +12,6 @@ import {
   reasonWithoutFreebsdHost,
 } from "./freebsd-host.js";
 import { ALL_VARIANTS } from "./network-hosts.js";
-
-export interface JailVariant extends FreebsdHostOptions {
-  readonly commands?: JailSettings["commands"];
-}
 
 /** The other cases do not depend on the kind of network: ALL_VARIANTS proves it. */
 const ABOUT_NETWORKS = /internet access|sockets of other sandboxes/;
@@ -31,19 +26,19 @@ export function isAboutNetworks({ group, name, needs = [] }: ConformanceCase): b
  */
 export function testJails(
   name: string,
-  variant: JailVariant,
+  variant: FreebsdHostOptions,
   isMeant: (each: ConformanceCase) => boolean = () => true,
 ): void {
-  const reason = reasonWithoutFreebsdHost();
+  const reason = reasonWithoutFreebsdHost({ isMainCase: true });
   const cases = ALL_VARIANTS ? conformanceCases : conformanceCases.filter(isMeant);
   if (reason !== undefined) it(`${name} keeps the promises of a backend`, { skip: reason }, () => undefined);
   else testConformance(name, () => openSubject(variant), { cases });
 }
 
-async function openSubject(variant: JailVariant): Promise<ConformanceSubject> {
-  const { commands = "jexec", isConnected = true, ...options } = variant;
+async function openSubject(variant: FreebsdHostOptions): Promise<ConformanceSubject> {
+  const { isConnected = true, ...options } = variant;
   const host = await openFreebsdHost({ isConnected, userland: "freebsd", ...options });
-  const backend = host.backend({ commands });
+  const backend = host.backend();
   return {
     backend,
     // Connecting a sandbox takes nine programs: the cases that need it say so.

@@ -1,8 +1,7 @@
 import { readdir } from "node:fs/promises";
 import { setFlagsFromString } from "node:v8";
 import { runInNewContext } from "node:vm";
-import { SeededRandom } from "@coppice/core/testing";
-import { eventually } from "./eventually.js";
+import { eventually, SeededRandom } from "@coppice/core/testing";
 
 /** Seed of the first round; each further round has the next number. `COPPICE_FUZZ_SEED` replaces it. */
 const FIRST_SEED = Number(process.env["COPPICE_FUZZ_SEED"] ?? 20_260_101);

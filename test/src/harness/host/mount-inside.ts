@@ -5,8 +5,7 @@ import { once } from "node:events";
 import { existsSync } from "node:fs";
 import { fileURLToPath } from "node:url";
 import type { Sandbox } from "e2b";
-import type { TestServer } from "@coppice/core/testing";
-import { eventually } from "./eventually.js";
+import { eventually, type TestServer } from "@coppice/core/testing";
 import { runningProcesses } from "./running-processes.js";
 
 const PROGRAM = fileURLToPath(new URL("../../../fixtures/mount-inside.py", import.meta.url));

@@ -6,6 +6,7 @@ const HELLO = 0x81;
 const PROCESSES_END = 0x83;
 const STARTED = 0x84;
 const OUTPUT = 0x86;
+const TAKEN = 0x8a;
 const ACCOUNT = 0x90;
 const ASKS_ACCOUNT = 0x10;
 const HEADER_BYTES = 9;
@@ -73,12 +74,21 @@ export function output(id: number, bytes: number): Buffer {
   return frame(OUTPUT, id, Buffer.alloc(bytes));
 }
 
+/** Frame that confirms input, of no bytes. */
+export function taken(id: number): Buffer {
+  return frame(TAKEN, id, Buffer.alloc(4));
+}
+
 function account(id: number): Buffer {
   const text = (value: string): Buffer => Buffer.concat([Buffer.from([value.length, 0]), Buffer.from(value)]);
   const numbers = Buffer.alloc(8);
   numbers.writeUInt32LE(1000, 0);
   numbers.writeUInt32LE(1000, 4);
-  return frame(ACCOUNT, id, Buffer.concat([text("user"), numbers, text("/home/user"), text("/bin/sh")]));
+  return frame(
+    ACCOUNT,
+    id,
+    Buffer.concat([text("user"), numbers, text("/home/user"), text("/bin/sh"), Buffer.from([0, 0])]),
+  );
 }
 
 function frame(type: number, id: number, payload: Buffer = Buffer.alloc(0)): Buffer {

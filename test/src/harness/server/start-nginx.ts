@@ -5,8 +5,7 @@ import { mkdir, mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
 import { connect } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { eventually } from "../host/eventually.js";
-import { freePort } from "@coppice/core/testing";
+import { eventually, freePort } from "@coppice/core/testing";
 
 const NGINX = "/usr/sbin/nginx";
 const CONFIGURATION = new URL("../../../../config/nginx.conf", import.meta.url);

@@ -1,0 +1,88 @@
+import { createToken } from "../kernel/token.js";
+
+/** Names of tenants that have credentials; `any` where an identity provider may name further ones. */
+export type TenantSource = () => readonly string[] | "any";
+
+/** What a tenant would have of a bound of the server. */
+export interface Holding {
+  readonly tenant: string;
+  /** The bound, for all tenants together. */
+  readonly most: number;
+  /** Taken by all of them. */
+  readonly used: number;
+  /** Taken by this one. */
+  readonly own: number;
+  /** To be taken now; 1 when absent. */
+  readonly more?: number;
+}
+
+/**
+ * The tenants of a server, and how they share its bounds. One that is alone may have all of a bound. Of several each may
+ * take only as much as it leaves free: the first half of it, a second one half of the rest. So none that has nothing is
+ * refused because another one has everything.
+ */
+export interface Tenants {
+  add(source: TenantSource): void;
+  /** The limit that a tenant has reached, for a message in which it stands in parentheses; undefined when it may take. */
+  refusal(holding: Holding): string | undefined;
+}
+
+export const Tenants = createToken<Tenants>("tenants");
+
+/** A new tenant has its share after that time at the latest, and at once when it takes something. */
+const ASK_AGAIN_MS = 1000;
+
+/** The tenants that sources name, and those that have taken something: they may be known to another server alone. */
+export class KnownTenants implements Tenants {
+  readonly #sources: TenantSource[] = [];
+  readonly #seen = new Set<string>();
+  readonly #own: string | undefined;
+  /** The last answer of the sources, some of which look into a store. */
+  #several = { are: false, askedAtMs: -Infinity };
+
+  /** @param own tenant of what the server does by itself: it counts only where it has credentials. */
+  constructor(own?: string) {
+    this.#own = own;
+  }
+
+  add(source: TenantSource): void {
+    this.#sources.push(source);
+    this.#several.askedAtMs = -Infinity;
+  }
+
+  refusal({ tenant, most, used, own, more = 1 }: Holding): string | undefined {
+    // Two are enough to know that there are several.
+    if (this.#seen.size < 2 && tenant !== this.#own && !this.#seen.has(tenant)) {
+      this.#seen.add(tenant);
+      this.#several.askedAtMs = -Infinity;
+    }
+    if (used + more > most) return String(most);
+    // The last one of an odd number is nobody's half.
+    if (own + more <= most - used - more + 1 || !this.#areSeveral()) return undefined;
+    return `${own} of ${most}, the rest is for other tenants`;
+  }
+
+  #areSeveral(): boolean {
+    const nowMs = performance.now();
+    if (nowMs - this.#several.askedAtMs > ASK_AGAIN_MS)
+      this.#several = { are: this.#ask(), askedAtMs: nowMs };
+    return this.#several.are;
+  }
+
+  #ask(): boolean {
+    const names = new Set(this.#seen);
+    for (const source of this.#sources) {
+      const found = source();
+      if (found === "any") return true;
+      for (const name of found) names.add(name);
+    }
+    return names.size > 1;
+  }
+}
+
+/** Owners of whom there are always others, whatever their names are. */
+export function severalTenants(): Tenants {
+  const tenants = new KnownTenants();
+  tenants.add(() => "any");
+  return tenants;
+}

@@ -1,0 +1,72 @@
+import assert from "node:assert/strict";
+import { once } from "node:events";
+import { createServer, type IncomingMessage, type ServerResponse } from "node:http";
+import { type AddressInfo, connect } from "node:net";
+import { it } from "node:test";
+import { setImmediate as turn } from "node:timers/promises";
+import { paceReads, passBodyWhole } from "./paced-reads.js";
+
+const MOST_BYTES = 32 * 1024;
+const BODY_BYTES = 4 * 2 ** 20 + 1;
+const HEAD = `POST / HTTP/1.1\r\nHost: a\r\nContent-Length: ${BODY_BYTES}\r\n\r\n`;
+const REQUESTS = "GET / HTTP/1.1\r\nHost: a\r\n\r\n".repeat(3000);
+
+it("a body whose reader asks for it comes whole, the requests around it in slices", async () => {
+  const pieces: number[] = [];
+  const bodies: number[] = [];
+  let unanswered = 3002;
+  const serve = async (message: IncomingMessage, response: ServerResponse): Promise<void> => {
+    await turn();
+    if (message.method === "POST") passBodyWhole(message);
+    let bytes = 0;
+    for await (const chunk of message as AsyncIterable<Buffer>) bytes += chunk.length;
+    bodies.push(bytes);
+    response.end();
+    unanswered -= 1;
+    if (unanswered === 0) client.end();
+  };
+  const server = createServer((message, response) => void serve(message, response));
+  server.on("connection", (socket) => {
+    paceReads(socket);
+    socket.prependListener("data", (piece: Buffer) => pieces.push(piece.length));
+  });
+  server.listen(0, "127.0.0.1");
+  await once(server, "listening");
+  const client = connect((server.address() as AddressInfo).port, "127.0.0.1");
+  client.resume().write(HEAD + "x".repeat(BODY_BYTES) + HEAD + "x".repeat(BODY_BYTES) + REQUESTS);
+  await once(client, "close");
+  server.close();
+  assert.deepEqual(
+    bodies.filter((bytes) => bytes > 0),
+    [BODY_BYTES, BODY_BYTES],
+  );
+  assert.equal(bodies.length, 3002);
+  const ends = pieces.map((_, index) => pieces.slice(0, index + 1).reduce((sum, bytes) => sum + bytes, 0));
+  const endOfFirst = ends.indexOf(HEAD.length + BODY_BYTES);
+  const endOfSecond = ends.indexOf(2 * (HEAD.length + BODY_BYTES));
+  assert.ok(endOfFirst > 0 && endOfSecond > endOfFirst, "no piece has the end of a body and what follows");
+  assert.ok(Math.max(...pieces.slice(0, endOfSecond)) > MOST_BYTES);
+  assert.ok(Math.max(...pieces.slice(endOfSecond + 1)) <= MOST_BYTES);
+});
+
+it("a body of which something has been read or skipped stays in slices", async () => {
+  const pieces: number[] = [];
+  const server = createServer((message, response) => {
+    message.once("data", () => {
+      passBodyWhole(message);
+      message.resume();
+    });
+    message.once("end", () => response.end(() => client.end()));
+  });
+  server.on("connection", (socket) => {
+    paceReads(socket);
+    socket.prependListener("data", (piece: Buffer) => pieces.push(piece.length));
+  });
+  server.listen(0, "127.0.0.1");
+  await once(server, "listening");
+  const client = connect((server.address() as AddressInfo).port, "127.0.0.1");
+  client.resume().write(HEAD + "x".repeat(BODY_BYTES));
+  await once(client, "close");
+  server.close();
+  assert.ok(Math.max(...pieces) <= MOST_BYTES);
+});

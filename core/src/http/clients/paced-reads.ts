@@ -1,0 +1,121 @@
+import type { IncomingMessage } from "node:http";
+import type { Socket } from "node:net";
+import type { Duplex } from "node:stream";
+import { ReadsInTurns } from "../../kernel/reads-in-turns.js";
+import { isTurnOver, type Sender } from "../../kernel/turns.js";
+
+/** Bytes that are passed on at a time: at first, at least, and at most. A request of usual size is always passed on whole. */
+const FIRST_BYTES = 4 * 1024;
+const LEAST_BYTES = 2 * 1024;
+const MOST_BYTES = 32 * 1024;
+/** Of a body that costs no more in large pieces: what Node reads at once. */
+const MOST_BODY_BYTES = 64 * 1024;
+/**
+ * Most of a connection whose bytes are frames that this process parses. It joins the pieces of a long frame in a time
+ * that grows with the square of their number.
+ */
+const MOST_FRAMED_BYTES = 2 * 1024;
+/** Time that the bytes should take that are passed on at a time. */
+const SLICE_MS = 0.25;
+
+const pacedReads = new WeakMap<Duplex, PacedReads>();
+
+/**
+ * Passes on what a peer sends in slices, each for a fraction of a millisecond, and in turns of the event loop that
+ * have time for it. Node's parser of HTTP handles at once what there is, megabytes of tiny chunks or requests.
+ * @param socket of an HTTP server or client. Safe to repeat.
+ * @param sender who is behind it.
+ */
+export function paceReads(socket: Socket, sender: Sender = socket): void {
+  if (pacedReads.has(socket)) return;
+  pacedReads.set(socket, new PacedReads(socket, sender));
+  // Node's parser reads from the system by itself, unless another listener wants the data.
+  const ignore = (): void => undefined;
+  socket.on("data", ignore).off("data", ignore);
+}
+
+/** Passes on fewer bytes at a time, for a parser of small frames. */
+export function paceFrames(socket: Duplex): void {
+  pacedReads.get(socket)?.limit(MOST_FRAMED_BYTES);
+}
+
+/**
+ * Passes on the rest of a body in pieces as they come, where its length is known: the parser only copies them. Other
+ * bytes of the connection, such as the head of the next request, stay in slices.
+ * @param message of which nothing has been read. Its reader takes no longer for the bytes of a large piece: it writes
+ * them elsewhere, and parses nothing. Without an effect while the parser still has the slice with the message's head: call
+ * it after that turn.
+ */
+export function passBodyWhole(message: IncomingMessage): void {
+  const { headers, complete, readableDidRead, readableFlowing, readableLength } = message;
+  const lengthBytes = Number(headers["content-length"] ?? 0);
+  // What is read already, or skipped after the answer, cannot be counted any more.
+  if (complete || readableDidRead || readableFlowing !== null) return;
+  pacedReads.get(message.socket)?.passBody(lengthBytes - readableLength);
+}
+
+class PacedReads {
+  readonly #socket: Socket;
+  readonly #push: (bytes: Buffer | null) => boolean;
+  #sliceBytes = FIRST_BYTES;
+  #mostBytes = MOST_BYTES;
+  #takesMore = true;
+  /** Of those to be passed on next, how many are a body that is passed on as it comes. */
+  #bodyBytes = 0;
+  #isPassingOn = false;
+
+  constructor(socket: Socket, sender: Sender) {
+    this.#socket = socket;
+    this.#push = socket.push.bind(socket);
+    const readMore = socket._read.bind(socket);
+    const reads = new ReadsInTurns({
+      sender,
+      // Node stops reading by itself when `push` returns false.
+      source: { pause: () => undefined, resume: () => readMore(0) },
+      read: (bytes) => this.#passOn(bytes, reads),
+      onEnd: () => {
+        this.#push(null);
+        socket.read(0);
+      },
+    });
+    socket.push = (bytes: Buffer | null) => {
+      if (bytes === null) reads.end();
+      else reads.receive(bytes, isTurnOver());
+      return this.#takesMore && !reads.isHeld;
+    };
+    // The stream asks for more after what it wants to be followed by more.
+    socket._read = () => reads.resume();
+  }
+
+  limit(mostBytes: number): void {
+    this.#mostBytes = mostBytes;
+    this.#sliceBytes = Math.min(this.#sliceBytes, mostBytes);
+  }
+
+  /** @param bytes of the body that its message does not have yet. */
+  passBody(bytes: number): void {
+    // How much of the slice in the parser is of the body shows only afterwards.
+    if (!this.#isPassingOn) this.#bodyBytes = Math.max(bytes - this.#socket.readableLength, 0);
+  }
+
+  #passOn(bytes: Buffer, reads: ReadsInTurns): number {
+    if (this.#socket.destroyed) return 0;
+    const isBody = this.#bodyBytes > 0;
+    const mostBytes = isBody ? Math.min(this.#bodyBytes, MOST_BODY_BYTES) : this.#sliceBytes;
+    const slice = bytes.subarray(0, mostBytes);
+    if (isBody) this.#bodyBytes -= slice.length;
+    const startedAtMs = performance.now();
+    this.#isPassingOn = true;
+    this.#takesMore = this.#push(slice);
+    this.#isPassingOn = false;
+    if (!this.#takesMore) reads.pause();
+    if (!isBody) this.#adapt(performance.now() - startedAtMs);
+    return bytes.length - slice.length;
+  }
+
+  #adapt(tookMs: number): void {
+    if (tookMs > 2 * SLICE_MS)
+      this.#sliceBytes = Math.min(Math.max(this.#sliceBytes / 2, LEAST_BYTES), this.#mostBytes);
+    else if (tookMs < SLICE_MS / 2) this.#sliceBytes = Math.min(this.#sliceBytes * 2, this.#mostBytes);
+  }
+}

@@ -1,0 +1,99 @@
+import { parseArgs } from "node:util";
+import { messageOf, printFailure, type VerbAction } from "@coppice/core";
+import { type ImageReport, ImageKeeper } from "../store/image-keeper.js";
+import type { ImageRecord } from "../store/image-table.js";
+import { TemplatesStore } from "../store/templates-store.js";
+import type { TemplatesConfig } from "../templates-config.js";
+import { nameOf } from "./find-template.js";
+
+const HEADING = ["FINDING", "IMAGE", "BACKEND", "OF"];
+
+/**
+ * Compares the store of templates with the images of the backends, and changes nothing. Images that nothing needs are
+ * no fault: the next start removes them.
+ */
+export const templateFsck: VerbAction<TemplatesConfig> = {
+  usage: "[--json]",
+  async run(context) {
+    const { args, print, printTable } = context;
+    const { values } = parseArgs({
+      args: [...args],
+      options: { json: { type: "boolean", default: false } },
+    });
+    return withStoppedImages(context, async ({ store, keeper }) => {
+      const report = await keeper.check();
+      const findings = findingsOf(report, store);
+      if (values.json) print(JSON.stringify(findings));
+      else {
+        printTable(
+          HEADING,
+          findings.map(({ finding, image, backend, users }) => [finding, image, backend, users.join(", ")]),
+        );
+        const { lost, unneeded, unknown } = report;
+        print(`${lost.length} lost, ${unneeded.length} not needed, ${unknown.length} unknown`);
+      }
+      return report.lost.length + report.unknown.length === 0 ? 0 : 1;
+    });
+  },
+};
+
+function findingsOf({ lost, unneeded, unknown }: ImageReport, store: TemplatesStore) {
+  const row = (finding: string) => (image: ImageReport["unneeded"][number]) => ({
+    finding,
+    image: image.id,
+    backend: image.backend,
+    users: usersOf(image, store),
+  });
+  return [...lost.map(row("lost")), ...unneeded.map(row("not needed")), ...unknown.map(row("unknown"))];
+}
+
+/** Builds that have an image, by the names of their templates; an image without one is that of a cached step. */
+function usersOf({ id }: Pick<ImageRecord, "id">, { builds, templates }: TemplatesStore): readonly string[] {
+  return builds.all({ image: id }).map((build) => {
+    const template = templates.get({ id: build.templateId });
+    return `${template === undefined ? build.templateId : nameOf(template)}:${build.id}`;
+  });
+}
+
+/** Removes the images that nothing needs any more, as a running server does by itself. */
+export const templateGc: VerbAction<TemplatesConfig> = {
+  usage: "",
+  async run(context) {
+    const { args, clock, config, print } = context;
+    parseArgs({ args: [...args], options: {} });
+    return withStoppedImages(context, async ({ store, keeper }) => {
+      store.layers.remove({ usedAtMs: { "<": clock.now() - config.layersKept } });
+      const { unneeded } = await keeper.check();
+      await keeper.remove(unneeded);
+      const left = new Set((await keeper.check()).unneeded.map(({ id }) => id));
+      for (const { id, backend } of unneeded)
+        print(`${left.has(id) ? "not removed" : "removed"} ${id} of ${backend}`);
+      return left.size === 0 ? 0 : 1;
+    });
+  },
+};
+
+/** The images of templates while no server runs. */
+interface StoppedImages {
+  readonly store: TemplatesStore;
+  readonly keeper: ImageKeeper;
+}
+
+/**
+ * Passes the images of a configuration to `use`: only while no server runs is none held by a build.
+ * @throws BootError while one runs, or what `use` throws.
+ */
+async function withStoppedImages<T>(
+  { clock, dataDir, whileStopped }: Parameters<VerbAction<TemplatesConfig>["run"]>[0],
+  use: (images: StoppedImages) => Promise<T>,
+): Promise<T> {
+  return whileStopped(async (backends) => {
+    using store = new TemplatesStore(dataDir());
+    const complain = (fields: unknown, message = "it failed"): void => {
+      const { err } = fields as { readonly err?: unknown };
+      printFailure(`${message}: ${messageOf(err)}`);
+    };
+    const log = { warn: complain, error: complain };
+    return await use({ store, keeper: new ImageKeeper({ store: () => store, backends, clock, log }) });
+  });
+}

@@ -1,0 +1,118 @@
+// Long parts of the tests that are left out while nothing that they are about has changed since they passed whole. What
+// they passed with is committed (test/proven.txt): a fresh clone, without a history, knows it as well.
+import { createHash } from "node:crypto";
+import { readFile, writeFile } from "node:fs/promises";
+import { join } from "node:path";
+import { ROOT } from "../toolchain/project.mjs";
+import { outputOf } from "../toolchain/step.mjs";
+import { sourceOf, testFiles } from "./test-files.mjs";
+
+const PROVEN = join(ROOT, "test", "proven.txt");
+const HEAD = "# What parts of the tests last passed with in CI (scripts/tests/proven-parts.mjs).\n";
+const JAILS = ["plugins/jail-freebsd", "agent", "core/src/sandbox/contract"];
+const STAND_INS = ["test/freebsd", "test/src/freebsd", "test/src/harness/freebsd"];
+
+/**
+ * The parts, each with its files, the workspaces that have to pass, and what they are about. Of one, the main case always
+ * runs; other files leave out their share of it by its environment.
+ */
+const PARTS = [
+  {
+    name: "jails",
+    files: /^test\/src\/freebsd\/(?:sandboxes|faults|host\/(?:doctor|service|stand-ins|network-stand-ins))/,
+    mainCase: "test/src/freebsd/sandboxes/conformance.test.ts",
+    about: [...JAILS, "config/freebsd", ...STAND_INS],
+    workspaces: ["agent", "test"],
+    environment: { COPPICE_TEST_VARIANTS: "main" },
+  },
+  {
+    name: "platform",
+    files: /^test\/src\/freebsd\/host\/platform/,
+    workspaces: ["test"],
+    about: ["agent", "core/src/sandbox/contract", "plugins/local-process", "plugins/files", ...STAND_INS],
+  },
+  {
+    name: "set-up",
+    files: /^test\/src\/freebsd\/host\/set-up/,
+    workspaces: ["test"],
+    about: ["scripts/toolchain", "package.json", "package-lock.json", "agent/native", ...STAND_INS],
+  },
+  {
+    name: "virtual machine",
+    files: /^test\/src\/freebsd\/host\/vm/,
+    workspaces: ["test"],
+    about: ["scripts/freebsd-vm.mjs", "scripts/freebsd-vm-steps.sh", "docs/freebsd.md", ...STAND_INS],
+  },
+  {
+    name: "ordinary user",
+    files: /^plugins\/linux-namespaces\/src\/(?:ordinary-user|launcher\/user-namespace)\./,
+    workspaces: ["plugins/linux-namespaces"],
+    about: ["plugins/linux-namespaces", "agent", "core/src/sandbox/contract", "conformance"],
+  },
+  {
+    name: "roots of Debian",
+    files: /^plugins\/templates\/src\/(?:debian\/debian-pins|builds\/debian-root)\./,
+    workspaces: ["plugins/templates"],
+    about: ["plugins/templates/src", "scripts/toolchain/debian-sources.sh"],
+  },
+];
+
+/** A digest of all that is in some paths; undefined where this is no clone. */
+async function digestOf(paths) {
+  const list = outputOf(
+    "git",
+    ["ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", ...paths],
+    {
+      cwd: ROOT,
+    },
+  );
+  if (list === undefined) return undefined;
+  const digest = createHash("sha256");
+  for (const path of list.split("\0").filter(Boolean).sort()) {
+    if (join(ROOT, path) === PROVEN) continue;
+    // A file may be removed and not yet committed as such.
+    const data = await readFile(join(ROOT, path)).catch(() => undefined);
+    if (data !== undefined) digest.update(`${path}\0${data.length}\0`).update(data);
+  }
+  return digest.digest("hex");
+}
+
+async function provenDigests() {
+  const text = await readFile(PROVEN, "utf8").catch(() => HEAD);
+  const lines = text.slice(HEAD.length).split("\n").filter(Boolean);
+  return new Map(lines.map((line) => line.split(": ")));
+}
+
+/**
+ * Leaves out the parts of which nothing has changed, unless `isAll`.
+ * @returns the files to run, those left out, the environment of the tests, and `record`.
+ */
+export async function withoutProven(files, isAll) {
+  const known = await provenDigests();
+  const whole = new Map();
+  const leftOut = [];
+  const environment = {};
+  for (const part of PARTS) {
+    const digest = await digestOf(part.about);
+    if (isAll || digest === undefined || known.get(part.name) !== digest) whole.set(part, digest);
+    else {
+      const isLeftOut = (file) => part.files.test(sourceOf(file)) && sourceOf(file) !== part.mainCase;
+      leftOut.push(...files.filter(isLeftOut));
+      Object.assign(environment, part.environment);
+    }
+  }
+  /** Writes down what the parts passed with that have run whole: in CI, where a test that cannot run fails. */
+  const record = async ({ failed, skipped }) => {
+    if (process.env.CI !== "true" || failed.length > 0) return;
+    for (const [part, digest] of whole) {
+      const needed = await testFiles(part.workspaces);
+      if (!needed.every((file) => files.includes(file))) continue;
+      // Cases of the conformance suite are skipped by what a backend says that it can.
+      const isSkipped = ({ file }) => part.files.test(sourceOf(file)) && !file.includes("conformance");
+      if (digest !== undefined && !skipped.some(isSkipped)) known.set(part.name, digest);
+    }
+    const lines = [...known].map((each) => `${each.join(": ")}\n`);
+    await writeFile(PROVEN, HEAD + lines.join(""));
+  };
+  return { files: files.filter((file) => !leftOut.includes(file)), leftOut, environment, record };
+}

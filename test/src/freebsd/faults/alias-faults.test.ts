@@ -1,3 +1,0 @@
-import { testNetworkFaults } from "../../harness/freebsd/test-network-faults.js";
-
-testNetworkFaults("alias");

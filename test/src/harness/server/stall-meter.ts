@@ -1,0 +1,38 @@
+/**
+ * Message that asks for the longest stall since the last one; the answer is in milliseconds. The first one starts the
+ * meter, whose checks cost a percent of a processor.
+ */
+export const LONGEST_STALL = "longest stall";
+
+/** Time between two checks of the event loop, in milliseconds. */
+const INTERVAL_MS = 2;
+const US_PER_MS = 1000;
+
+// Preloaded into a server. Its child processes may inherit the option, but have no channel.
+if (process.channel !== undefined) {
+  // Uses the processor time of this thread: wall time includes other processes of the machine.
+  const ranMs = (): number => {
+    // Node 22 does not have it.
+    if (!("threadCpuUsage" in process)) return Number.NaN;
+    const { user, system } = process.threadCpuUsage();
+    return (user + system) / US_PER_MS;
+  };
+  let lastMs = Number.NaN;
+  let longestMs = 0;
+  const look = (): void => {
+    const nowMs = ranMs();
+    longestMs = Math.max(longestMs, nowMs - lastMs);
+    lastMs = nowMs;
+  };
+  let checks: NodeJS.Timeout | undefined;
+  process.on("message", (asked) => {
+    if (asked !== LONGEST_STALL) return;
+    if (checks === undefined) lastMs = ranMs();
+    checks ??= setInterval(look, INTERVAL_MS).unref();
+    look();
+    process.send?.(String(longestMs));
+    longestMs = 0;
+  });
+  // The channel alone must not keep the process alive.
+  process.channel.unref();
+}
