@@ -15,6 +15,8 @@ const PIECE_BYTES = 128 * 1024;
 /** Of a binary message whose fields cannot be counted, for a compression does not know what it is. */
 const MOST_UNCOUNTED_BYTES = 256 * 1024;
 const JSON_START = /^\s*\{/;
+/** Connect unpacks every envelope of a piece before the first is read: tens of thousands of a few bytes would wait. */
+const ENVELOPES_AT_ONCE = 64;
 
 interface BoundedBody {
   readonly message: IncomingMessage;
@@ -65,7 +67,14 @@ async function* boundedEnvelopes(
   let length = 0;
   let parts: MessageParts | undefined;
   for await (const bytes of body) {
+    let begin = 0;
+    let begun = 0;
     for (let at = 0; at < bytes.length;) {
+      if (begun === ENVELOPES_AT_ONCE) {
+        yield bytes.subarray(begin, at);
+        begin = at;
+        begun = 0;
+      }
       if (missing > 0) {
         const end = Math.min(bytes.length, at + missing);
         parts?.add(bytes.subarray(at, end));
@@ -83,11 +92,12 @@ async function* boundedEnvelopes(
       at = end;
       if (headBytes < HEAD_BYTES) continue;
       headBytes = 0;
+      begun += 1;
       missing = length = head.readUInt32BE(1);
       const isCompressed = ((head[0] ?? 0) & COMPRESSED) !== 0;
       parts = missing > 0 ? messageParts(bounds, !isCompressed) : undefined;
     }
-    yield bytes;
+    yield bytes.subarray(begin);
   }
 }
 
