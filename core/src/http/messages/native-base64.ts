@@ -6,17 +6,17 @@
  *
  * Import it before anything that imports protobuf, which looks for it once, when it is loaded.
  */
-const PLAIN_BASE64 = /^[\w+/-]*={0,2}$/;
-/** With spaces, and padding anywhere. */
-const ANY_BASE64 = /^[\w+/=\s-]*$/;
 const LETTERS_AND_FIGURES = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
-const EQUALS = 0x3d;
-const NONE = 64;
-/** The value of each byte as a digit. */
-const DIGITS = new Uint8Array(256).fill(NONE);
+const PADDING = 64;
+const SPACE = 65;
+const INVALID = 66;
+/** The value of each byte as a digit, or what else it is. */
+const DIGITS = new Uint8Array(256).fill(INVALID);
 for (const digits of ["+/", "-_"])
   for (const [value, digit] of Buffer.from(`${LETTERS_AND_FIGURES}${digits}`).entries())
     DIGITS[digit] = value;
+for (const space of Buffer.from(" \t\r\n")) DIGITS[space] = SPACE;
+DIGITS[0x3d] = PADDING;
 
 interface Base64Options {
   readonly alphabet?: "base64" | "base64url";
@@ -34,10 +34,20 @@ function toBase64(this: Uint8Array, options: Base64Options = {}): string {
 
 /** @throws SyntaxError for other text. */
 function setFromBase64(this: Uint8Array, text: string): { readonly read: number; readonly written: number } {
-  const isPlain = PLAIN_BASE64.test(text) && text.replace(/=+$/, "").length % 4 !== 1;
-  if (!isPlain && !ANY_BASE64.test(text)) throw new SyntaxError("no base64");
   const target = Buffer.from(this.buffer, this.byteOffset, this.byteLength);
-  return { read: text.length, written: isPlain ? target.write(text, "base64") : decode(text, target) };
+  // Of a character of more bytes Node sees the last one.
+  if (Buffer.byteLength(text) !== text.length) throw new SyntaxError("no base64");
+  const written = target.write(text, "base64");
+  // Node skips what is no digit, and writes less then. A regular expression takes five times as long.
+  const isPlain = written === bytesOf(text);
+  return { read: text.length, written: isPlain ? written : decode(text, target) };
+}
+
+/** The bytes of a text that is nothing but digits, and padding at its end. */
+function bytesOf(text: string): number {
+  let digits = text.length;
+  for (let padding = 0; padding < 2 && text[digits - 1] === "="; padding += 1) digits -= 1;
+  return digits % 4 === 1 ? NaN : Math.floor((digits * 3) / 4);
 }
 
 /** As protobuf does it, three times as fast: it would hold up the event loop. */
@@ -48,14 +58,14 @@ function decode(text: string, target: Buffer): number {
   const bytes = Buffer.from(text, "latin1");
   // To iterate takes six times as long.
   for (let at = 0; at < bytes.length; at += 1) {
-    const byte = bytes[at] ?? EQUALS;
-    const value = DIGITS[byte] ?? NONE;
-    if (value < NONE) {
+    const value = DIGITS[bytes[at]!]!;
+    if (value < PADDING) {
       bits = (bits << 6) | value;
       digits = (digits + 1) & 3;
       // Each digit but the first of four completes a byte.
       if (digits !== 1) target[written++] = bits >> (digits === 0 ? 0 : 8 - 2 * digits);
-    } else if (byte === EQUALS) digits = 0;
+    } else if (value === PADDING) digits = 0;
+    else if (value === INVALID) throw new SyntaxError("no base64");
   }
   if (digits === 1) throw new SyntaxError("a digit alone");
   return written;

@@ -88,7 +88,7 @@ export const HOSTILE_MESSAGES: readonly HostileInput[] = [
   ),
   input("a megabyte", repeated("YWFh").toString()),
   input("a megabyte behind a line feed", `\\n${repeated("YWFh", RPC_BYTES - 2).toString()}`),
-  // Protobuf has it decoded in one turn, of which a slow machine needs 20 ms for that alone.
+  // Protobuf has it decoded in one turn.
   { ...input("much padding", repeated("YQ==").toString()), mostMs: 30 },
   posts("a long tag in escapes", SEND_INPUT, () => `{"process":{"tag":"${repeated("\\u0101").toString()}"}}`),
   writes("a long text", repeated("a", SHELL_BYTES).toString()),
