@@ -1,4 +1,5 @@
-// An addon of Node that writes base64 into a buffer: Node makes a string of it first, which is copied twice.
+// An addon of Node that writes base64 into a buffer, of which Node makes a string first, which is copied twice, and that
+// reads base64 with padding inside, which Node does not.
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -53,6 +54,42 @@ static void encode(uint8_t *target, const uint8_t *source, size_t length) {
   }
 }
 
+/** Values of the digits of both alphabets; what else is in a text is one of these. */
+enum { PADDING = 64, SPACE, INVALID };
+static uint8_t digits[256];
+
+static void fill_digits(void) {
+  for (size_t byte = 0; byte < sizeof digits; byte++) digits[byte] = INVALID;
+  for (uint8_t value = 0; value < 64; value++) digits[(uint8_t)ALPHABET[value]] = value;
+  digits['-'] = digits['+'];
+  digits['_'] = digits['/'];
+  digits['='] = PADDING;
+  digits[' '] = digits['\t'] = digits['\r'] = digits['\n'] = SPACE;
+}
+
+/** @return how many bytes there are, -1 for another text and for more bytes than there is room for. */
+static int64_t decode(uint8_t *target, size_t room, const uint8_t *text, size_t length) {
+  size_t written = 0;
+  uint32_t bits = 0;
+  unsigned count = 0;
+  for (size_t at = 0; at < length; at++) {
+    uint8_t value = digits[text[at]];
+    if (value < PADDING) {
+      bits = bits << 6 | value;
+      count = (count + 1) & 3;
+      // Each digit but the first of four completes a byte.
+      if (count == 1) continue;
+      if (written == room) return -1;
+      target[written++] = (uint8_t)(bits >> (count == 0 ? 0 : 8 - 2 * count));
+    } else if (value == PADDING) {
+      count = 0;
+    } else if (value == INVALID) {
+      return -1;
+    }
+  }
+  return count == 1 ? -1 : (int64_t)written;
+}
+
 static bool read_bytes(napi_env env, napi_value value, uint8_t **bytes, size_t *length) {
   int type = -1;
   return napi_get_typedarray_info(env, value, &type, length, (void **)bytes, NULL, NULL) == 0 && type == NAPI_UINT8_ARRAY;
@@ -78,8 +115,25 @@ static napi_value write_base64(napi_env env, napi_callback_info info) {
   return result;
 }
 
+/** `read(target, text)`: how many bytes it has written, or -1 as `decode` and where a value is another. */
+static napi_value read_base64(napi_env env, napi_callback_info info) {
+  napi_value values[2], result = NULL;
+  size_t count = 2, room, length;
+  uint8_t *target, *text;
+  int64_t written = -1;
+  bool is_read = napi_get_cb_info(env, info, &count, values, NULL, NULL) == 0 && count >= 2 &&
+                 read_bytes(env, values[0], &target, &room) && read_bytes(env, values[1], &text, &length);
+  if (is_read) written = decode(target, room, text, length);
+  napi_create_int64(env, written, &result);
+  return result;
+}
+
 napi_value napi_register_module_v1(napi_env env, napi_value exports) {
   napi_value function;
+  fill_digits();
+  if (napi_create_function(env, "read", (size_t)-1, read_base64, NULL, &function) == 0) {
+    napi_set_named_property(env, exports, "read", function);
+  }
   if (napi_create_function(env, "write", (size_t)-1, write_base64, NULL, &function) == 0) {
     napi_set_named_property(env, exports, "write", function);
   }

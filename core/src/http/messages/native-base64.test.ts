@@ -24,6 +24,14 @@ it("protobuf decodes plain and irregular base64, and refuses other text", () => 
     }
   }
   assert.equal(Buffer.from(base64Decode("YQ==YWI=YWJj YQ")).toString(), "aababca");
+  const rows = [
+    ["YWJjY=", "abc"],
+    ["=YWJjYW", "abca"],
+    ["YQ=YWJj", "aabc"],
+    ["-_ -_", "\u00fb\u00ff\u00bf"],
+  ] as const;
+  for (const [text, decoded] of rows)
+    assert.equal(Buffer.from(base64Decode(text)).toString("latin1"), decoded, text);
   for (const none of ["QUJD!UJD", "QQ=!", "Q", "QUJD\nQ", "\u0141QQQ", "QUJDQUJ\u0144"]) {
     assert.throws(() => base64Decode(none), /invalid base64/, none);
   }

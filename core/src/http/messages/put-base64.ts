@@ -7,13 +7,15 @@ import { fileURLToPath } from "node:url";
 interface Addon {
   /** @returns where the text ends in the target, or -1 when it does not fit. */
   write(target: Uint8Array, at: number, source: Uint8Array): number;
+  /** @returns how many bytes of the text it wrote, or -1 when that is no base64 or does not fit. */
+  read(target: Uint8Array, text: Uint8Array): number;
 }
 
 /** What set-up built in this checkout. */
 const BUILT = fileURLToPath(new URL("../../../../.toolchain/agent", import.meta.url));
 
-/** Undefined where the addon was not built, or is for another C library. */
-const addon = loadAddon();
+/** Undefined where it was not built, or is for another C library. */
+export const addon = loadAddon();
 
 /** Writes bytes as base64 into a buffer. @returns where the text ends. @throws RangeError when it does not fit. */
 export function putBase64(target: Buffer, at: number, bytes: Uint8Array): number {
@@ -22,7 +24,7 @@ export function putBase64(target: Buffer, at: number, bytes: Uint8Array): number
   return end;
 }
 
-const plain: Addon = {
+const plain: Pick<Addon, "write"> = {
   write(target, at, source) {
     const text = Buffer.from(source.buffer, source.byteOffset, source.byteLength).toString("base64");
     if (at + text.length > target.length) return -1;

@@ -17,8 +17,6 @@ export interface World {
 }
 
 export interface HostileInput {
-  /** Longest turn in milliseconds where it is not the usual one. */
-  readonly mostMs?: number;
   readonly name: string;
   /** Sends it again and again until the signal aborts. */
   readonly send: (world: World, signal: AbortSignal) => Promise<unknown>;

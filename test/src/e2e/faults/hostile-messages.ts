@@ -88,8 +88,7 @@ export const HOSTILE_MESSAGES: readonly HostileInput[] = [
   ),
   input("a megabyte", repeated("YWFh").toString()),
   input("a megabyte behind a line feed", `\\n${repeated("YWFh", RPC_BYTES - 2).toString()}`),
-  // Protobuf has it decoded in one turn.
-  { ...input("much padding", repeated("YQ==").toString()), mostMs: 30 },
+  input("much padding", repeated("YQ==").toString()),
   posts("a long tag in escapes", SEND_INPUT, () => `{"process":{"tag":"${repeated("\\u0101").toString()}"}}`),
   writes("a long text", repeated("a", SHELL_BYTES).toString()),
   writes("a long text in escapes", repeated("\\u0101", SHELL_BYTES).toString()),
