@@ -50,10 +50,12 @@ async function serve(
   const sandbox = targetOf(ctx);
   let answer: ShellAnswer;
   try {
-    const text = route.method === "POST" ? await readJsonText(ctx.req, config.maxBody) : undefined;
-    // To join, to parse and to write a long one takes some milliseconds each.
+    const bytes = route.method === "POST" ? await readJsonText(ctx.req, config.maxBody) : undefined;
+    // To join, to decode, to parse and to write a long one takes some milliseconds each.
     if (isTurnOver()) await laterTurn(sandbox);
-    const body = text && parsed(text);
+    const text = bytes?.toString();
+    if (isTurnOver()) await laterTurn(sandbox);
+    const body = text === undefined ? undefined : parsed(text);
     if (isTurnOver()) await laterTurn(sandbox);
     const headerSession = access.sessionOf(sandbox.record.accessToken, { headers, url });
     const { searchParams: query } = url;
@@ -95,9 +97,9 @@ async function serve(
 }
 
 /** The JSON value of a body, undefined for one that is no JSON. */
-function parsed(body: Buffer): unknown {
+function parsed(body: string): unknown {
   try {
-    return JSON.parse(body.toString()) as unknown;
+    return JSON.parse(body) as unknown;
   } catch {
     return undefined;
   }
