@@ -12,6 +12,7 @@ import { reasonUnmet } from "./kit/needs.js";
 const CASE_TIMEOUT_MS = 30_000;
 const TEARDOWN_TIMEOUT_MS = 60_000;
 
+/** The outcome of one case. */
 export interface ConformanceResult {
   readonly name: string;
   readonly group: ConformanceGroup;

@@ -5,6 +5,7 @@ import { conformanceCases } from "./conformance-cases.js";
 import { type ConformanceResult, runCase, warmUp } from "./run-case.js";
 import { startTestServer } from "@coppice/core/testing";
 
+/** What a run of the kit covers. */
 export interface ConformOptions {
   /** Further plugins with their settings, such as those that the backend's plugin requires. */
   readonly plugins?: readonly (readonly [plugin: Plugin, settings?: unknown])[];

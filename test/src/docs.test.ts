@@ -33,6 +33,21 @@ async function sources(): Promise<string> {
   return texts.flat().join("\n");
 }
 
+describe("comments", () => {
+  it("stand one above the other nowhere", async () => {
+    assert.deepEqual((await sources()).match(/\*\/\n\s*\/\*\*.*/g) ?? [], []);
+  });
+
+  it("say what each function, class and type of the public packages is", async () => {
+    for (const report of ["core/core.api.md", "core/core-testing.api.md", "conformance/conformance.api.md"]) {
+      const bare = (await text(report)).match(
+        /(?<=@public \(undocumented\)\n)export (?:abstract )?(?:class|function|interface|type).*/g,
+      );
+      assert.deepEqual(bare ?? [], [], report);
+    }
+  });
+});
+
 describe("the documentation", () => {
   it("links to files that are there", async () => {
     const broken: string[] = [];

@@ -1,6 +1,7 @@
 import type { Limits, Sandbox, SandboxBackend, SandboxSpec } from "@coppice/core/backend";
 import type { ConformanceContext } from "./conformance-context.js";
 
+/** The part of the contract that a case belongs to. */
 export type ConformanceGroup =
   | "provision"
   | "process"

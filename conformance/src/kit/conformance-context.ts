@@ -27,6 +27,7 @@ import { tinyRoot } from "./tiny-image.js";
 const PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 const POLL_MS = 20;
 
+/** A program that ran to its end. */
 export interface Finished {
   readonly exit: Exit;
   readonly stdout: Buffer;
@@ -45,11 +46,13 @@ export interface Canary {
   verify(): Promise<void>;
 }
 
+/** A program that a case starts. */
 export interface StartOptions extends Partial<Omit<Command, "path" | "args">> {
   /** Another sandbox than the case's own. */
   readonly in?: Sandbox;
 }
 
+/** A shell script that a case runs. */
 export interface ScriptOptions extends StartOptions {
   readonly args?: readonly string[];
 }

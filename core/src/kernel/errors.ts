@@ -80,6 +80,7 @@ export class BootError extends Error {
 
 recogniseAcrossCopies(BootError, "boot-error");
 
+/** The message of what was thrown. */
 export function messageOf(error: unknown): string {
   return error instanceof Error ? error.message : String(error);
 }

@@ -9,6 +9,7 @@ export interface Finding {
   readonly fix?: string | undefined;
 }
 
+/** What a diagnosis may use. */
 export interface Examination {
   /** Aborted when its answer is no longer waited for. */
   readonly signal: AbortSignal;

@@ -14,6 +14,7 @@ import type { DeclaredReason } from "../kernel/reasons.js";
 import type { Logger } from "../observe/logger.js";
 import type { Backends } from "../sandbox/contract/backend.js";
 
+/** Routes of a plugin. */
 export type Router = KoaRouter;
 
 /** The services that a plugin required, under the names it gave them. */
@@ -22,6 +23,7 @@ export type Resolved<R> = { readonly [K in keyof R]: R[K] extends Token<infer T>
 /** The services that a plugin uses where another one provides them. */
 export type ResolvedIfProvided<U> = { readonly [K in keyof U]: Resolved<U>[K] | undefined };
 
+/** What `setup` of a plugin is given. */
 export interface PluginContext<Config> {
   readonly name: string;
   readonly config: Config;

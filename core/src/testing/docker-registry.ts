@@ -8,6 +8,7 @@ import { join } from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
 import { freePort } from "./free-ports.js";
 
+/** Settings of a registry of the tests. */
 export interface DockerRegistryOptions {
   /** Account without which nothing is given out or taken: `name:bcrypt`. */
   readonly htpasswd?: string;
@@ -21,6 +22,7 @@ export interface DockerRegistry extends AsyncDisposable {
   readonly directory: string;
 }
 
+/** Starts Debian's registry on a free port, with an empty store. */
 export async function openDockerRegistry({ htpasswd }: DockerRegistryOptions = {}): Promise<DockerRegistry> {
   const directory = await mkdtemp(join(tmpdir(), "coppice-registry-"));
   const address = `127.0.0.1:${await freePort()}`;

@@ -12,6 +12,7 @@ export interface BlobDescriptor {
   readonly annotations?: Readonly<Record<string, string>>;
 }
 
+/** An image manifest of OCI. */
 export interface ImageManifest {
   readonly schemaVersion: number;
   readonly config: BlobDescriptor;
@@ -26,6 +27,7 @@ export interface LayerBlob {
   readonly mediaType: string;
 }
 
+/** Contents of an image layout. */
 export interface ImageLayoutOptions {
   /** Lowest first: entries of an archive that is compressed with gzip, or a blob. */
   readonly layers: readonly (readonly TarEntry[] | LayerBlob)[];

@@ -24,6 +24,7 @@ import { MemoryFiles } from "./memory-files.js";
 import { tarArchive } from "./tar-archive.js";
 import { MemoryProcess, type Program } from "./memory-process.js";
 
+/** A step of `provision` that a test can fail or delay. */
 export type ProvisionStep = "reserve" | "files" | "start";
 
 /** Serves one connection to a port of a sandbox. */
@@ -109,6 +110,7 @@ export interface MemoryBackendOptions {
     | undefined;
 }
 
+/** What a memory backend still has, for tests that nothing leaks. */
 export interface Alive {
   readonly sandboxes: number;
   readonly processes: number;
@@ -263,6 +265,7 @@ export class MemoryBackend implements SandboxBackend {
   }
 }
 
+/** A sandbox of the memory backend, whose programs are functions of the test. */
 export class MemorySandbox implements Sandbox {
   readonly id: SandboxId;
   readonly spec: SandboxSpec;

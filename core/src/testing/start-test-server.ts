@@ -11,6 +11,7 @@ import { createLogger, type Logger } from "../observe/logger.js";
 import type { Plugin } from "../plugin/plugin.js";
 import { Sandboxes } from "../sandbox/life/sandboxes.js";
 
+/** Settings of a server of the tests. */
 export interface TestServerOptions {
   readonly plugins?: readonly (readonly [plugin: Plugin, settings?: unknown])[];
   /** Overrides of the test's server configuration, by top-level key. */

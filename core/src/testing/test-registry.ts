@@ -6,6 +6,7 @@ import type { AddressInfo } from "node:net";
 import { join } from "node:path";
 import { pipeline } from "node:stream/promises";
 
+/** Settings of a registry that serves image layouts. */
 export interface TestRegistryOptions {
   /** Account without which nothing is given out. */
   readonly login?: {
@@ -35,6 +36,7 @@ interface Index {
   readonly manifests: readonly { readonly digest: string; readonly mediaType: string }[];
 }
 
+/** Starts a registry in this process, which serves image layouts that tests add. */
 export async function openTestRegistry({ login, answer }: TestRegistryOptions = {}): Promise<TestRegistry> {
   const layouts = new Map<string, string>();
   const requests: string[] = [];

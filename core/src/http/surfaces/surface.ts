@@ -88,6 +88,7 @@ interface Served {
 /** The pattern of the route that answered a request; never the raw path, which is unbounded. */
 export type RoutePattern = string;
 
+/** A route of the assembled server. */
 export interface ServedRoute {
   readonly surface: string;
   readonly plugin: string;

@@ -31,6 +31,7 @@ export interface WebSocketOpening {
   readonly closed: AbortSignal;
 }
 
+/** Limits and handlers of a route for WebSockets. */
 export interface WebSocketRoute {
   /** Largest message of a client. */
   readonly maxMessageBytes: number;

@@ -9,6 +9,7 @@ import type { LimitsChange } from "../model/requested-limits.js";
 import type { RequestedMount } from "../model/volume-mounts.js";
 import type { RemoteTemplate } from "../templates/templates.js";
 
+/** What a client asks of a new sandbox. */
 export interface CreateSandbox {
   /** Tenant of the sandbox; `default` when absent. */
   readonly owner?: string | undefined;

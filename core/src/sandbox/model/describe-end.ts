@@ -21,7 +21,10 @@ export const END_REASONS = {
   "shutdown": { words: "its server was shut down" },
 } as const satisfies Readonly<Record<string, EndFacts>>;
 
-/** @param reason of a signal, for example; without facts when it is none of an end. */
+/**
+ * Cause and details of an end.
+ * @param reason of a signal, for example; without facts when it is none of an end.
+ */
 export function factsOfEnd(reason: unknown): Partial<EndFacts> {
   return typeof reason === "string" && Object.hasOwn(END_REASONS, reason)
     ? END_REASONS[reason as EndReason]

@@ -6,6 +6,7 @@ import type { LiveSandbox } from "./live-sandbox.js";
 import type { ReadinessProbe } from "./readiness-probe.js";
 import { limits, templateBuild } from "./template-build.js";
 
+/** A snapshot as the ledger keeps it. */
 export type SnapshotRecord = Inferred<typeof snapshotRecord>;
 
 export const snapshotRecord = z.object({

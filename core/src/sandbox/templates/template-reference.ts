@@ -14,7 +14,10 @@ const NAME = /^[a-z0-9-_]+$/;
 const TAG = /^[a-z0-9-_.]+$/;
 const UUID = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/;
 
-/** @throws SandboxError invalid_argument `Invalid template reference: …` */
+/**
+ * Parses `name`, `name:tag`, `namespace/name` or an id.
+ * @throws SandboxError invalid_argument `Invalid template reference: …`
+ */
 export function parseTemplateReference(text: string): TemplateReference {
   if (text.length > LONGEST) throw invalid(`longer than ${LONGEST} characters`);
   const reference = text.trim().toLowerCase();

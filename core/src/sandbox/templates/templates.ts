@@ -8,6 +8,7 @@ import type { FullLimits } from "../contract/full-limits.js";
 import type { SandboxesConfig } from "../model/sandboxes-config.js";
 import { DEFAULT_TENANT } from "../model/tenant.js";
 
+/** What is known of a template without making a sandbox of it. */
 export interface TemplateFacts {
   /** Recorded with its sandboxes; E2B's template id. */
   readonly name: string;

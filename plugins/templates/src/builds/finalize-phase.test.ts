@@ -2,7 +2,6 @@ import assert from "node:assert/strict";
 import { after, before, describe, it } from "node:test";
 import { BuildHost, WITHOUT_BUILDS } from "../testing/build-host.js";
 
-/** A server that ends when it is asked to, and notes it. */
 /** 8080 is 1F90 in the kernel's list of sockets. */
 const LISTENS = "until grep -q :1F90 /proc/net/tcp /proc/net/tcp6; do sleep 0.1; done";
 const SERVER = `trap "echo ended > ~/ended; exit" TERM; echo started; httpd -f -p 8080 & ${LISTENS}; touch ~/up; wait`;

@@ -23,7 +23,6 @@ export interface RegistryGateOptions extends JsonLimits {
   /** Of all layers together, as they are transferred. */
   readonly maxBytes: number;
   readonly maxLayers: number;
-  /** Called when the transfer of a layer begins. */
   /** Called with the bytes of all layers that have come, and of those that will. */
   readonly onBytes: (done: number, total: number) => void;
   readonly onLayer: (digest: string, bytes: number) => void;
