@@ -13,16 +13,16 @@ import {
 } from "@coppice/core";
 import { Commands } from "@coppice/plugin-commands";
 import { mountArchives } from "./archives/archive-routes.js";
-import { Leftovers } from "./archives/leftovers.js";
+import { OrphanCleanup } from "./archives/orphan-cleanup.js";
 import { mountCommands } from "./commands/command-routes.js";
 import { commandsV1Config } from "./commands-v1-config.js";
 import { CommandsV1Store } from "./store/commands-v1-store.js";
 import { errorBody } from "./error-body.js";
-import { Growth } from "./logs/growth.js";
+import { LogFollowers } from "./logs/log-followers.js";
 import { logAnswer, mountLogs } from "./logs/log-routes.js";
 import { OneShotRuns } from "./runs/one-shot-runs.js";
 import { mountRuns } from "./runs/run-routes.js";
-import { Keeper } from "./sandboxes/keeper.js";
+import { Sweeper } from "./sandboxes/sweeper.js";
 import { NamedSandboxes } from "./sandboxes/named-sandboxes.js";
 import { mountSandboxes } from "./sandboxes/sandbox-routes.js";
 import { sessionSockets } from "./terminals/session-sockets.js";
@@ -55,14 +55,14 @@ export const plugin = definePlugin({
       tenants: services.tenants,
     });
     plugin.onStart(() => spool.clear());
-    const leftovers = new Leftovers(services.sandboxes);
-    const tasks = [() => terminals.check(), () => runs.check(), () => leftovers.endProcesses()];
-    const keeper = new Keeper({ store, named, log, config, tasks, ...services });
-    plugin.onStart(() => keeper.start());
-    plugin.onStop(() => keeper.stop());
+    const orphans = new OrphanCleanup(services.sandboxes);
+    const tasks = [() => terminals.check(), () => runs.check(), () => orphans.endProcesses()];
+    const sweeper = new Sweeper({ store, named, log, config, tasks, ...services });
+    plugin.onStart(() => sweeper.start());
+    plugin.onStop(() => sweeper.stop());
 
     const router = plugin.http("api", { errors: errorBody, below: config.basePath });
-    const growth = new Growth();
+    const followers = new LogFollowers();
     router.get(`${config.basePath}/auth/whoami`, (ctx) => {
       const { principal } = requestOf(ctx);
       ctx.body = {
@@ -71,7 +71,7 @@ export const plugin = definePlugin({
         scopes: [...(principal?.scopes ?? [])],
       };
     });
-    const answerLog = logAnswer({ growth, config, ...services });
+    const answerLog = logAnswer({ followers, config, ...services });
     const shared = { named, config, ...services };
     mountSandboxes(router, { capacities: new Capacities(), ...shared });
     mountCommands(router, shared);
@@ -80,6 +80,6 @@ export const plugin = definePlugin({
     mountArchives(router, { spool, ...shared });
 
     const sessions = `${config.basePath}/sandboxes/:id/sessions/:sid`;
-    plugin.webSocket("api", [sessions], sessionSockets({ terminals, growth, ...shared }));
+    plugin.webSocket("api", [sessions], sessionSockets({ terminals, followers, ...shared }));
   },
 });

@@ -47,16 +47,16 @@ export async function passRequest(passed: PassedRequest, connections: PassedConn
   const kept = connections.take();
   if (kept !== undefined) {
     const mayRepeat = SAFE_METHODS.has(message.method ?? "") && !hasBody(message);
-    const wasDead = await new Passage(passed, kept, mayRepeat).pass("keep-alive");
+    const wasDead = await new ProxyExchange(passed, kept, mayRepeat).pass("keep-alive");
     if (!wasDead) return;
   }
   const { connection, option } = await connections.dial(kept !== undefined);
   if (response.destroyed) connection.stream.destroy();
-  else await new Passage(passed, connection, false).pass(option);
+  else await new ProxyExchange(passed, connection, false).pass(option);
 }
 
 /** A request on its way, and the answer on its way back. */
-class Passage implements HttpExchange {
+class ProxyExchange implements HttpExchange {
   readonly method: string;
   readonly #passed: PassedRequest;
   readonly #connection: HttpConnection;

@@ -1,7 +1,7 @@
 import { messageOf, SandboxError } from "../../kernel/errors.js";
 import { runAs } from "../../kernel/owner.js";
 import type { Sandbox, SandboxBackend } from "../contract/backend.js";
-import type { Ends } from "./ends.js";
+import type { Terminator } from "./terminator.js";
 import type { HeldSandbox } from "../backends/held-sandbox.js";
 import { limitCreation, type SandboxServices } from "../ledger/sandbox-services.js";
 import type { Reservation } from "../model/shared-records.js";
@@ -17,7 +17,7 @@ import type { AddedWarmUps } from "../warm/warm-ups.js";
 import type { WarmPools } from "../warm/warm-pools.js";
 
 export interface CreationQueueOptions extends SandboxServices {
-  readonly ends: Ends;
+  readonly terminator: Terminator;
   readonly reaper: Reaper;
   readonly warmUps: AddedWarmUps;
   readonly pools: WarmPools;
@@ -94,7 +94,7 @@ export class CreationQueue {
     backend: SandboxBackend,
     { probe, signal }: Pick<CreationConditions, "probe"> & { readonly signal: AbortSignal },
   ): Promise<HeldSandbox> {
-    const { ledger, ends, log } = this.#options;
+    const { ledger, terminator, log } = this.#options;
     const giveUp = (): void =>
       held.making.abort(new SandboxError("server_stopped", "the server is stopping"));
     signal.addEventListener("abort", giveUp, { once: true });
@@ -119,8 +119,8 @@ export class CreationQueue {
     } catch (error) {
       if (runtime === undefined) {
         held.end("killed");
-        await ends.recordEnd(held);
-      } else await ends.end(held, "killed");
+        await terminator.recordEnd(held);
+      } else await terminator.end(held, "killed");
       throw error;
     } finally {
       signal.removeEventListener("abort", giveUp);
@@ -132,7 +132,7 @@ export class CreationQueue {
     provide: () => Promise<Sandbox>,
     { timeoutMs, probe }: CreationConditions,
   ): Promise<LiveSandbox> {
-    const { ledger, ends, reaper, clock, metrics, events, log, onMade } = this.#options;
+    const { ledger, terminator, reaper, clock, metrics, events, log, onMade } = this.#options;
     const { signal } = held.making;
     const askedAtMs = held.record.startedAtMs;
     const beganMs = performance.now();
@@ -171,10 +171,11 @@ export class CreationQueue {
       const warm = held.end("killed");
       if (warm === undefined) {
         metrics.createFailures.inc();
-        const undone = runtime === undefined ? ends.recordEnd(held) : ends.tearDown(held, runtime);
+        const undone =
+          runtime === undefined ? terminator.recordEnd(held) : terminator.tearDown(held, runtime);
         await undone.then(held.undone.resolve, held.undone.reject);
       } else {
-        held.ending ??= ends.tearDown(held, warm);
+        held.ending ??= terminator.tearDown(held, warm);
         await held.ending.catch(() => {});
       }
       throw cause;
@@ -229,7 +230,7 @@ export class CreationQueue {
   }
 
   async #provision(held: HeldSandbox, backend: SandboxBackend): Promise<Sandbox> {
-    const { ends, teardown, backends } = this.#options;
+    const { terminator, teardown, backends } = this.#options;
     const late = `backend '${backend.name}' did not make the sandbox`;
     using _limit = limitCreation(held.making, this.#options, late);
     const made = await runAs(backends.ownerOf(backend.name), () =>
@@ -241,7 +242,7 @@ export class CreationQueue {
       const text = `backend '${backend.name}' made sandbox '${made.id}' for '${held.record.id}'`;
       throw new SandboxError("internal_error", text);
     }
-    ends.watch(held, made);
+    terminator.watch(held, made);
     return made;
   }
 

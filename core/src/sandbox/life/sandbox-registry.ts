@@ -2,7 +2,7 @@ import { AsyncResource } from "node:async_hooks";
 import { SandboxError } from "../../kernel/errors.js";
 import type { Limits, Sandbox, SandboxBackend, SandboxId, VolumeId } from "../contract/backend.js";
 import { checkNetworkPolicy, egressRulesOf, type NetworkPolicy } from "../contract/egress-rules.js";
-import { Ends } from "./ends.js";
+import { Terminator } from "./terminator.js";
 import { HeldSandbox } from "../backends/held-sandbox.js";
 import type { EndedSandbox, LedgerEntry } from "../ledger/ledger.js";
 import type { EndReason } from "../model/describe-end.js";
@@ -52,7 +52,7 @@ export class SandboxRegistry implements Sandboxes {
   readonly #options: SandboxRegistryOptions;
   readonly #held = new Map<SandboxId, HeldSandbox>();
   readonly #reaper: Reaper;
-  readonly #ends: Ends;
+  readonly #terminator: Terminator;
   readonly #creations: CreationQueue;
   readonly #pauses: Pauses;
   readonly #resizes: Resizes;
@@ -62,10 +62,10 @@ export class SandboxRegistry implements Sandboxes {
     this.#options = options;
     this.#reaper = new Reaper(options.clock, (id) => this.#expire(id));
     const shared = { ...options, reaper: this.#reaper };
-    this.#ends = new Ends({ ...shared, onGone: (id) => this.#held.delete(id) });
+    this.#terminator = new Terminator({ ...shared, onGone: (id) => this.#held.delete(id) });
     this.#creations = new CreationQueue({
       ...shared,
-      ends: this.#ends,
+      terminator: this.#terminator,
       admissionOf: (record) => this.#admissionOf(record),
       onMade: (sandbox) => {
         for (const listener of this.#listeners) listener(sandbox);
@@ -75,7 +75,7 @@ export class SandboxRegistry implements Sandboxes {
       ...shared,
       onSucceeded: (held) => {
         this.#held.set(held.record.id, held);
-        this.#ends.watch(held, held.handle);
+        this.#terminator.watch(held, held.handle);
       },
     });
     this.#resizes = new Resizes({
@@ -197,7 +197,7 @@ export class SandboxRegistry implements Sandboxes {
   async endOf(id: SandboxId): Promise<EndedSandbox | undefined> {
     const held = this.#held.get(id);
     if (held === undefined) return this.#options.ledger.findEnded(id);
-    return held.isEnding && held.hasServed ? this.#ends.endedAs(held) : undefined;
+    return held.isEnding && held.hasServed ? this.#terminator.endedAs(held) : undefined;
   }
 
   list(): readonly LiveSandbox[] {
@@ -211,7 +211,7 @@ export class SandboxRegistry implements Sandboxes {
   async kill(id: SandboxId, reason: EndReason = "killed"): Promise<void> {
     const held = this.#held.get(id);
     if (held === undefined || held.isLingering) throw new UnknownSandbox(id);
-    await this.#ends.end(held, reason);
+    await this.#terminator.end(held, reason);
   }
 
   async setTimeout(id: SandboxId, timeoutMs: number): Promise<void> {
@@ -271,7 +271,7 @@ export class SandboxRegistry implements Sandboxes {
     await this.#pauses.restore(held, awaited);
     this.#held.set(record.id, held);
     this.#reaper.set(record.id, held.record.endsAtMs);
-    this.#ends.watch(held, runtime);
+    this.#terminator.watch(held, runtime);
   }
 
   /**
@@ -283,7 +283,7 @@ export class SandboxRegistry implements Sandboxes {
     held.hasServed = reason !== undefined;
     held.end(reason ?? "killed");
     this.#held.set(record.id, held);
-    held.ending = this.#ends.tearDown(held, runtime);
+    held.ending = this.#terminator.tearDown(held, runtime);
     return held.ending;
   }
 
@@ -292,7 +292,7 @@ export class SandboxRegistry implements Sandboxes {
     const held = new HeldSandbox(record);
     held.hasServed = reason !== undefined;
     held.end(reason ?? "killed");
-    await this.#ends.recordEnd(held);
+    await this.#terminator.recordEnd(held);
   }
 
   start(): void {
@@ -315,7 +315,7 @@ export class SandboxRegistry implements Sandboxes {
     const leaving = [...this.#held.values()].filter(
       (held) => onShutdown === "destroy" || held.record.state === "creating" || held.isEnding,
     );
-    await Promise.allSettled([emptied, ...leaving.map((held) => this.#ends.end(held, "shutdown"))]);
+    await Promise.allSettled([emptied, ...leaving.map((held) => this.#terminator.end(held, "shutdown"))]);
   }
 
   /** @throws SandboxError aborted while it is being killed. */
@@ -438,7 +438,7 @@ export class SandboxRegistry implements Sandboxes {
         settings: pool,
         make: (signal) => this.#makeWarm(name, signal),
         // A failure is already logged and counted, and tried again.
-        discard: (held) => this.#ends.end(held, "killed").catch(() => {}),
+        discard: (held) => this.#terminator.end(held, "killed").catch(() => {}),
         clock,
         log: log.child({ template: name }),
       });
@@ -472,7 +472,7 @@ export class SandboxRegistry implements Sandboxes {
     this.#held.set(warm.record.id, warm);
     if (warm.record.build?.id === template.build?.id) return warm;
     // Made from an earlier build. A failure is logged and tried again.
-    this.#ends.end(warm, "killed").catch(() => {});
+    this.#terminator.end(warm, "killed").catch(() => {});
     return undefined;
   }
 
@@ -540,13 +540,13 @@ export class SandboxRegistry implements Sandboxes {
     if (held === undefined) return;
     // A failure is already logged and counted, and tried again.
     const isUp = held.record.state === "running" && held.record.onTimeout === "pause";
-    (isUp ? this.#pauses.expire(held) : this.#ends.end(held, "timed out")).catch(() => {});
+    (isUp ? this.#pauses.expire(held) : this.#terminator.end(held, "timed out")).catch(() => {});
   }
 
   /** Applies the time-out action to a running sandbox in the background. */
   async #timeOut(held: HeldSandbox): Promise<void> {
     if (held.record.onTimeout === "pause") await this.#pauses.pause(held, "timeout", held.record.keepsMemory);
-    else await this.#ends.end(held, "timed out");
+    else await this.#terminator.end(held, "timed out");
   }
 }
 

@@ -1,6 +1,6 @@
 import { type Commands, type OutputPage, pageJson, type StartedCommand } from "@coppice/plugin-commands";
 import { exitCodeOf } from "../commands/command-body.js";
-import type { Growth } from "./growth.js";
+import type { LogFollowers } from "./log-followers.js";
 
 export interface FollowOptions {
   readonly logs: ReturnType<Commands["log"]>;
@@ -10,7 +10,7 @@ export interface FollowOptions {
   readonly isText: boolean;
   /** The command, while it is in the table. */
   readonly running: StartedCommand | undefined;
-  readonly growth: Growth;
+  readonly followers: LogFollowers;
   readonly heartbeatMs: number;
   readonly signal: AbortSignal;
 }
@@ -23,8 +23,8 @@ const HEARTBEAT = Buffer.from(": heartbeat\n\n");
  * also the event's id, and `end`. Each page is read when the client has taken the one before.
  */
 export async function* followLog(options: FollowOptions): AsyncGenerator<Buffer> {
-  const { logs, id, limitBytes, isText, running, growth, heartbeatMs, signal } = options;
-  using watched = running && growth.watch(running);
+  const { logs, id, limitBytes, isText, running, followers, heartbeatMs, signal } = options;
+  using watched = running && followers.watch(running);
   let { cursor } = options;
   // The client learns at once that it follows.
   yield FOLLOWING;

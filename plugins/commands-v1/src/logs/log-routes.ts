@@ -19,10 +19,10 @@ import { exitCodeOf } from "../commands/command-body.js";
 import type { CommandsV1Config } from "../commands-v1-config.js";
 import type { NamedSandboxes } from "../sandboxes/named-sandboxes.js";
 import { followLog } from "./follow.js";
-import type { Growth } from "./growth.js";
+import type { LogFollowers } from "./log-followers.js";
 
 /** Room for pages of logs in the memory of the server: clients may ask for many, and take none. */
-export class PageRoom {
+export class PageMemory {
   readonly #taken: Shares;
 
   constructor(maxBytes: number, tenants?: Tenants) {
@@ -57,7 +57,7 @@ export interface LogRoutesOptions {
   readonly sandboxes: Sandboxes;
   readonly named: NamedSandboxes;
   readonly commands: Commands;
-  readonly growth: Growth;
+  readonly followers: LogFollowers;
   readonly tenants: Tenants;
   readonly config: CommandsV1Config;
 }
@@ -99,12 +99,12 @@ export function mountLogs(
 export function logAnswer({
   sandboxes,
   commands,
-  growth,
+  followers,
   tenants,
   config,
 }: Omit<LogRoutesOptions, "named">): LogAnswer {
   const { heartbeat, maxEvent } = config;
-  const pageRoom = new PageRoom(config.maxUnsentPages, tenants);
+  const pageRoom = new PageMemory(config.maxUnsentPages, tenants);
   const logQuery = logPageQuery(config).extend({
     // Clients send `stream=false` with a cursor, and `follow=true` for events.
     stream: flag,
@@ -148,7 +148,7 @@ export function logAnswer({
       limitBytes: Math.min(limit, maxEvent),
       isText,
       running: sandbox && commands.list(sandbox).find((command) => command.id === id),
-      growth,
+      followers,
       heartbeatMs: heartbeat,
       signal,
     });

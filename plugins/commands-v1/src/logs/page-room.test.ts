@@ -1,10 +1,10 @@
 import assert from "node:assert/strict";
 import { it } from "node:test";
 import { severalTenants } from "@coppice/core";
-import { PageRoom } from "./log-routes.js";
+import { PageMemory } from "./log-routes.js";
 
 it("Pages that their clients do not take have room together up to a limit", () => {
-  const room = new PageRoom(100);
+  const room = new PageMemory(100);
   const first = room.take("acme", 80);
   assert.throws(() => room.take("acme", 30), { code: "unavailable" });
   first.shrink(60);
@@ -19,7 +19,7 @@ it("Pages that their clients do not take have room together up to a limit", () =
 });
 
 it("Pages that one tenant does not take leave room for those of others", () => {
-  const room = new PageRoom(100, severalTenants());
+  const room = new PageMemory(100, severalTenants());
   using _evil = room.take("evil", 50);
   assert.throws(() => room.take("evil", 2), { code: "unavailable" });
   using _acme = room.take("acme", 25);

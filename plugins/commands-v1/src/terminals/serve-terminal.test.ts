@@ -16,7 +16,7 @@ it("a terminal that is watched for long keeps nothing of its waits for output", 
     recent: () => page,
     [Symbol.dispose]: () => undefined,
   };
-  const options = { from: 0, growth: { watch: () => watched } };
+  const options = { from: 0, followers: { watch: () => watched } };
   const served = serveTerminal(socket as unknown as WebSocket, options as unknown as ServeTerminalOptions);
   const waits = async (count: number): Promise<void> => {
     for (let round = 0; round < count; round++) {

@@ -9,14 +9,14 @@ import {
 } from "@coppice/core";
 import type { Commands, StartedCommand } from "@coppice/plugin-commands";
 import { exitCodeOf } from "../commands/command-body.js";
-import type { Growth } from "../logs/growth.js";
+import type { LogFollowers } from "../logs/log-followers.js";
 import { exitFrame, outputFrame, parseFrame } from "./frames.js";
 
 export interface ServeTerminalOptions {
   readonly sandbox: LiveSandbox;
   readonly terminal: StartedCommand;
   readonly logs: ReturnType<Commands["log"]>;
-  readonly growth: Growth;
+  readonly followers: LogFollowers;
   /** Offset of the first byte of output to send. */
   readonly from: number;
   readonly log: Logger;
@@ -50,11 +50,11 @@ export async function serveTerminal(socket: WebSocket, options: ServeTerminalOpt
  */
 async function sendOutput(
   socket: WebSocket,
-  { terminal, logs, growth, from }: ServeTerminalOptions,
+  { terminal, logs, followers, from }: ServeTerminalOptions,
 ): Promise<boolean> {
   const left = new AbortController();
   socket.once("close", () => left.abort());
-  using watched = growth.watch(terminal);
+  using watched = followers.watch(terminal);
   for (let cursor = from; socket.readyState === socket.OPEN;) {
     const grown = watched.grown();
     const page =

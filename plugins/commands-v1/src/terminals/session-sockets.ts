@@ -1,7 +1,7 @@
 import { SandboxError, type Sandboxes, type WebSocketRoute } from "@coppice/core";
 import type { Commands } from "@coppice/plugin-commands";
 import type { CommandsV1Config } from "../commands-v1-config.js";
-import type { Growth } from "../logs/growth.js";
+import type { LogFollowers } from "../logs/log-followers.js";
 import type { NamedSandboxes } from "../sandboxes/named-sandboxes.js";
 import { PING } from "./frames.js";
 import { serveTerminal } from "./serve-terminal.js";
@@ -12,7 +12,7 @@ export interface SessionSocketsOptions {
   readonly sandboxes: Sandboxes;
   readonly commands: Commands;
   readonly terminals: Terminals;
-  readonly growth: Growth;
+  readonly followers: LogFollowers;
   readonly config: CommandsV1Config;
 }
 
@@ -21,7 +21,7 @@ const MAX_SESSION_NAME = 128;
 
 /** WebSockets of terminals. A client that connects again gets the terminal that it left, and its last output. */
 export function sessionSockets(options: SessionSocketsOptions): WebSocketRoute {
-  const { named, sandboxes, commands, terminals, growth, config } = options;
+  const { named, sandboxes, commands, terminals, followers, config } = options;
   return {
     maxMessageBytes: config.maxMessage,
     pingIntervalMs: config.pingInterval,
@@ -39,7 +39,7 @@ export function sessionSockets(options: SessionSocketsOptions): WebSocketRoute {
       const { outputBytes } = await logs.find({ id: terminal.id });
       const from = Math.max(outputBytes - config.scrollback, 0);
       return (socket) =>
-        void serveTerminal(socket, { sandbox, terminal, logs, growth, from, log: request.log });
+        void serveTerminal(socket, { sandbox, terminal, logs, followers, from, log: request.log });
     },
   };
 }

@@ -2,7 +2,7 @@ import type { LiveSandbox, Sandboxes } from "@coppice/core";
 import { TAR_LABEL } from "./tar-process.js";
 
 /** Ends what a killed server left of its imports and exports. */
-export class Leftovers {
+export class OrphanCleanup {
   readonly #sandboxes: Sandboxes;
   readonly #looked = new WeakSet<LiveSandbox>();
   readonly #beganAtMs = Date.now();

@@ -8,7 +8,7 @@ import { digestOf } from "../backends/sandbox-secrets.js";
 import type { SandboxServices } from "../ledger/sandbox-services.js";
 import type { VolumeRegistry } from "../volumes/volume-registry.js";
 
-export interface EndsOptions extends SandboxServices {
+export interface TerminatorOptions extends SandboxServices {
   readonly volumes: Pick<VolumeRegistry, "released">;
   readonly reaper: Reaper;
   /** Called for each completely removed sandbox. */
@@ -20,12 +20,12 @@ const TOLD_EVERY_MS = 60_000;
 const MOST_COUNTED = 100;
 
 /** Ends sandboxes, each once, and records the ends of those that clients knew. */
-export class Ends {
-  readonly #options: EndsOptions;
+export class Terminator {
+  readonly #options: TerminatorOptions;
   /** Tenants with metrics of their own: each costs series for ever. */
   readonly #counted = new Set<string>();
 
-  constructor(options: EndsOptions) {
+  constructor(options: TerminatorOptions) {
     this.#options = options;
   }
 

@@ -8,11 +8,11 @@ import { fakeClock, memoryBackend, startTestServer } from "@coppice/core/testing
 import commands, { Commands } from "@coppice/plugin-commands";
 import { commandsV1Config } from "../commands-v1-config.js";
 import { CommandsV1Store } from "../store/commands-v1-store.js";
-import { Keeper } from "./keeper.js";
+import { Sweeper } from "./sweeper.js";
 import { NamedSandboxes } from "./named-sandboxes.js";
 
 it("An overdue sandbox is deleted although another task fails, and a third hangs", async () => {
-  const dataDir = await mkdtemp(join(tmpdir(), "coppice-v1-keeper-"));
+  const dataDir = await mkdtemp(join(tmpdir(), "coppice-v1-sweeper-"));
   const clock = fakeClock();
   const database = new CommandsV1Store(dataDir);
   {
@@ -28,7 +28,7 @@ it("An overdue sandbox is deleted although another task fails, and a third hangs
     const named = new NamedSandboxes({ store, sandboxes, commands: server.resolve(Commands), clock });
     let failures = 0;
     let begun = 0;
-    const keeper = new Keeper({
+    const sweeper = new Sweeper({
       store,
       named,
       sandboxes,
@@ -60,14 +60,14 @@ it("An overdue sandbox is deleted although another task fails, and a third hangs
     const sandbox = await named.create({ ...life, deadlineMs: clock.now() + 1_000 }, () =>
       sandboxes.create(wanted),
     );
-    keeper.start();
+    sweeper.start();
     for (let look = 0; look < 3; look += 1) await clock.advance(10_000);
     for (let tries = 0; sandboxes.list().length > 0; tries += 1) {
       assert.ok(tries < 100, `${sandbox.record.id} is left`);
       await new Promise((resolve) => setImmediate(resolve));
     }
     assert.deepEqual([failures, begun], [3, 1]);
-    keeper.stop();
+    sweeper.stop();
   }
   database.close();
   await rm(dataDir, { recursive: true });

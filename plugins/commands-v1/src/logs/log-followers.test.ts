@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { it } from "node:test";
 import { setImmediate as nextTurn } from "node:timers/promises";
 import type { StartedCommand } from "@coppice/plugin-commands";
-import { Growth } from "./growth.js";
+import { LogFollowers } from "./log-followers.js";
 
 it("Followers of a command are woken once for its output, and keep nothing of those that have left", async () => {
   let write = Promise.withResolvers<void>();
@@ -15,11 +15,11 @@ it("Followers of a command are woken once for its output, and keep nothing of th
       }
     },
   } as unknown as StartedCommand;
-  const growth = new Growth();
-  using steady = growth.watch(command);
+  const followers = new LogFollowers();
+  using steady = followers.watch(command);
   const woken: string[] = [];
   const note = (name: string, promise: Promise<void>) => void promise.then(() => woken.push(name));
-  const left = growth.watch(command);
+  const left = followers.watch(command);
   note("left", left.grown());
   left[Symbol.dispose]();
   // A heartbeat takes the next one.
@@ -47,8 +47,8 @@ it("A follower reads new output from memory, as long as it is kept and the comma
       await next[3]?.promise;
     },
   } as unknown as StartedCommand;
-  const growth = new Growth();
-  using watched = growth.watch(command);
+  const followers = new LogFollowers();
+  using watched = followers.watch(command);
   const read = (cursor: number, limit: number): [string, number] | undefined => {
     const page = watched.recent(cursor, limit);
     return page && [Buffer.concat(page.pieces.map(({ data }) => data)).toString(), page.nextCursor];

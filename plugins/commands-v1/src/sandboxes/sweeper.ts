@@ -5,7 +5,7 @@ import { MADE_HERE } from "./create-body.js";
 import type { NamedSandboxes } from "./named-sandboxes.js";
 import type { CommandsV1Store, NamedSandbox } from "../store/commands-v1-store.js";
 
-export interface KeeperOptions {
+export interface SweeperOptions {
   readonly store: () => CommandsV1Store["sandboxes"];
   readonly named: NamedSandboxes;
   readonly sandboxes: Sandboxes;
@@ -17,13 +17,13 @@ export interface KeeperOptions {
 }
 
 /** Stops idle sandboxes, deletes overdue ones, and forgets those that are gone. */
-export class Keeper {
-  readonly #options: KeeperOptions;
+export class Sweeper {
+  readonly #options: SweeperOptions;
   /** Tasks that an earlier look has begun, and sandboxes that it has: one that hangs holds no other. */
   readonly #busy = new Set<unknown>();
   #cancel = (): void => undefined;
 
-  constructor(options: KeeperOptions) {
+  constructor(options: SweeperOptions) {
     this.#options = options;
   }
 

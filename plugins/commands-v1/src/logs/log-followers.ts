@@ -17,7 +17,7 @@ interface Watched {
 }
 
 /** A command that is watched. */
-export interface Growing extends Disposable {
+export interface FollowedLog extends Disposable {
   /**
    * Take it before the log is read: it resolves for output that is recorded afterwards, and at the end. It is void when
    * the next one is taken.
@@ -33,11 +33,11 @@ export interface Growing extends Disposable {
  * Wakes the followers of commands when there is more output. A command has one subscription for all its followers, which
  * reads on at once: a slow follower holds neither the command nor another follower.
  */
-export class Growth {
+export class LogFollowers {
   readonly #watched = new Map<string, Watched>();
 
   /** Watches a command until the disposal. */
-  watch(command: StartedCommand): Growing {
+  watch(command: StartedCommand): FollowedLog {
     const { id } = command;
     const watched = this.#watched.get(id) ?? this.#begin(command);
     watched.followers += 1;
