@@ -12,7 +12,9 @@ const ROOT = fileURLToPath(new URL("../..", import.meta.url));
 const MAIN_CASE = "test/dist/freebsd/sandboxes/conformance.test.js";
 const LIMITS = "test/dist/freebsd/sandboxes/limits.test.js";
 const MACHINE = "test/dist/freebsd/host/vm.test.js";
-const TESTS = ["agent/dist/freebsd.test.js", "test/dist/docs.test.js", MAIN_CASE, LIMITS, MACHINE];
+const SHARING = "agent/dist/freebsd.test.js";
+const OTHER = "test/dist/docs.test.js";
+const TESTS = [SHARING, OTHER, MAIN_CASE, LIMITS, MACHINE];
 /** Of parts that are therefore not proven. */
 const NOT_RUN = [
   "plugins/linux-namespaces/dist/ordinary-user.test.js",
@@ -59,6 +61,7 @@ describe("parts of the tests of which nothing has changed", () => {
     tree = await mkdtemp(join(tmpdir(), "coppice-proven-"));
     await cp(join(ROOT, "scripts"), join(tree, "scripts"), { recursive: true });
     for (const path of [...TESTS, ...NOT_RUN]) await write(path, "");
+    await write(SHARING, 'const variants = process.env["COPPICE_TEST_VARIANTS"];');
     await write(".gitignore", "dist\n");
     await write("agent/native/main.c", "int main(void) { return 0; }");
     await write("plugins/jail-freebsd/src/jails.ts", "export {};");
@@ -74,11 +77,15 @@ describe("parts of the tests of which nothing has changed", () => {
 
   it("are left out once they passed in CI, but for the main case, until something that they are about changes", async () => {
     await run("git", ["init", "--quiet"], { cwd: tree });
-    for (const unproven of [{ CI: "" }, { failed: [LIMITS] }, { failed: ["agent/dist/freebsd.test.js"] }])
+    for (const unproven of [
+      { CI: "" },
+      { failed: [LIMITS, MACHINE] },
+      { failed: [SHARING], skipped: [MACHINE] },
+    ])
       assert.deepEqual(await choose(unproven), { files: TESTS });
-    assert.deepEqual(await choose({ skipped: [MACHINE, MAIN_CASE] }), { files: TESTS });
 
     const withoutJails = TESTS.filter((file) => file !== LIMITS);
+    assert.deepEqual(await choose({ failed: [OTHER], skipped: [MACHINE, MAIN_CASE] }), { files: TESTS });
     assert.deepEqual(await choose(), { files: withoutJails, variants: "main" });
     assert.deepEqual(await choose(), {
       files: withoutJails.filter((file) => file !== MACHINE),
@@ -86,6 +93,8 @@ describe("parts of the tests of which nothing has changed", () => {
     });
     assert.deepEqual(await choose({ all: true, failed: [LIMITS] }), { files: TESTS });
 
+    for (const path of ["plugins/jail-freebsd/src/names.test.ts", "agent/README.md"])
+      await write(path, "beside the code");
     await write("core/src/http/app.ts", "export const changed = true;");
     assert.equal((await choose({ CI: "" })).files.length, 3);
     for (const path of ["plugins/jail-freebsd/src/jails.ts", "agent/native/main.c", "agent/native/new.c"]) {
