@@ -122,27 +122,38 @@ async function fetchForTests(paths) {
   };
 }
 
+/** Options of CI, which makes all ready for its tests while another machine is set up. */
+const READY_ALONE = "--ready-alone";
+const TESTS_ALONE = "--tests-alone";
+
 /**
  * Builds from nothing, lints, and runs all tests or those of the named workspaces. For named files it compiles what
- * changed, and does not lint.
+ * changed, and does not lint. With `--ready-alone` it runs no tests, with `--tests-alone` it only compiles what changed
+ * before them.
  */
-export async function run(paths) {
+export async function run(parameters) {
+  const options = parameters.filter((each) => each === READY_ALONE || each === TESTS_ALONE);
+  const paths = parameters.filter((each) => !options.includes(each));
   const toolchain = await prepare();
   const fetched = fetchForTests(paths);
   // Handled below: until then a failure of the build comes first.
   fetched.catch(() => undefined);
   const areFiles = paths.length > 0 && paths.every((path) => path.endsWith(".ts"));
-  if (!areFiles) await cleanBuild();
+  const isChecked = areFiles || options.includes(TESTS_ALONE);
+  if (!isChecked) await cleanBuild();
   await build(toolchain);
   // The tests run even after a finding of the linter.
-  const lintError = areFiles ? undefined : await lint(toolchain).catch((error) => error);
+  const lintError = isChecked ? undefined : await lint(toolchain).catch((error) => error);
   Object.assign(toolchain.environment, await fetched);
-  releaseSetupLock();
-  // Who names tests, or asks for all variants, wants all of them.
-  const isAll = paths.length > 0 || process.env.COPPICE_TEST_VARIANTS !== undefined;
-  const { environment, ...chosen } = await withoutProven(await testFiles(paths), isAll);
-  Object.assign(toolchain.environment, environment);
-  const code = await runTests(toolchain, { ...chosen, isWhole: !areFiles });
+  let code = 0;
+  if (!options.includes(READY_ALONE)) {
+    releaseSetupLock();
+    // Who names tests, or asks for all variants, wants all of them.
+    const isAll = paths.length > 0 || process.env.COPPICE_TEST_VARIANTS !== undefined;
+    const { environment, ...chosen } = await withoutProven(await testFiles(paths), isAll);
+    Object.assign(toolchain.environment, environment);
+    code = await runTests(toolchain, { ...chosen, isWhole: !areFiles });
+  }
   if (lintError !== undefined && !(lintError instanceof FailedStep)) throw lintError;
   if (lintError !== undefined) console.error(`coppice: ${lintError.message}`);
   return code === 0 && lintError !== undefined ? 1 : code;
