@@ -1,54 +1,17 @@
 import assert from "node:assert/strict";
-import { execFile, spawn } from "node:child_process";
+import { spawn } from "node:child_process";
 import { once } from "node:events";
 import { createInterface } from "node:readline";
 import { describe, it } from "node:test";
-import { fileURLToPath } from "node:url";
-import { promisify } from "node:util";
 import { reasonWithoutEtcd } from "@coppice/plugin-fleet/testing";
 import { parseAsked } from "./asked.js";
+import { PROGRAM, run, SMALL, testTables } from "./report/test-tables.js";
 import { reasonWithoutNginx } from "@coppice/test/harness/server/start-nginx.js";
 
-const run = promisify(execFile);
-const PROGRAM = fileURLToPath(new URL("run.js", import.meta.url));
-const ROW = /^(.+?) {2,}(\d+)((?: +[\d.]+){3,9}) +([\d.]+)x$/;
 const ROWS = ["exec", "stdout", "burst", "files", ...(reasonWithoutNginx === undefined ? ["proxy"] : [])];
-const SMALL = ["--seconds", "0.05", "--mib", "2", "--sandboxes", "3"];
 
 describe("the benchmarks", { timeout: 240_000 }, () => {
-  for (const name of [
-    "create",
-    "burst",
-    "pool",
-    "exec",
-    "run-code",
-    "code-output",
-    "kernel-memory",
-    "files",
-    "proxy",
-    "stdout",
-  ]) {
-    it(`of ${name} print a floor of the same run, and how far from it each contender is`, async () => {
-      const { stdout } = await run(process.execPath, [PROGRAM, name, ...SMALL]);
-      const tables = stdout.trim().split("\n\n");
-      for (const table of tables.filter((text) => !text.startsWith("beside "))) {
-        const [title = "", headings = "", floor = "", ...contenders] = table.split("\n");
-        assert.ok(title.startsWith(`${name}: `), table);
-        assert.match(
-          headings.trim(),
-          /^runs +p50 (ms|MiB) +p95 \1 +p99 \1( +per s +MiB\/s +CPU ms +main ms +stall ms +peak MiB)? +p50 \/ (floor|whole)$/,
-        );
-        assert.match(floor, /^(floor|whole): .* 1\.00x$/);
-        assert.ok(contenders.length > 0, table);
-        for (const row of [floor, ...contenders]) {
-          const [, , runs, numbers = ""] = ROW.exec(row) ?? assert.fail(`no row: ${row}`);
-          assert.ok(Number(runs) > 0, row);
-          const [p50 = 0, p95 = 0, p99 = 0] = numbers.trim().split(/ +/).map(Number);
-          assert.ok(p50 > 0 && p50 <= p95 && p95 <= p99, row);
-        }
-      }
-    });
-  }
+  testTables(["burst", "exec", "files", "proxy", "stdout"]);
 
   it(
     "of images print how far unpacking is from umoci alone",
@@ -147,15 +110,6 @@ describe("the benchmarks", { timeout: 240_000 }, () => {
     const row = (what: string): RegExp => new RegExp(`^${what} +[\\d.]+ MiB +[\\d.]+ MiB +[\\d.]+x$`, "m");
     assert.match(stdout, row("memory of a server with 60 idle WebSockets"));
     assert.match(stdout, row("most memory during 100 transfers of 2 MiB at once"));
-  });
-
-  it("of many kernels tells what each of them costs", async () => {
-    const { stdout } = await run(process.execPath, [PROGRAM, "many-kernels", "--seconds", "0.03"]);
-    const [title = "", alive = "", ...rows] = stdout.trim().split("\n");
-    assert.match(title, /^many-kernels: 3 kernels in 1 sandboxes, /);
-    assert.equal(alive, "  alive, and answered: 3; ended for want of a heartbeat: 0");
-    assert.equal(rows.length, 4);
-    for (const row of rows) assert.match(row, /^ {2}\w.*: .*\d+(\.\d+)? (MiB|ms|descriptors)/);
   });
 
   it("explain themselves to who asks for none of them", async () => {

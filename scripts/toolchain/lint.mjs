@@ -1,6 +1,6 @@
 import { join } from "node:path";
 import { ROOT } from "./project.mjs";
-import { FailedStep, mustRunStep } from "./step.mjs";
+import { allOf, FailedStep, mustRunStep } from "./step.mjs";
 
 const bin = (name, path) => join(ROOT, "node_modules", name, "bin", path);
 const LINTER = bin("oxlint", "oxlint");
@@ -22,14 +22,17 @@ export async function lint(toolchain, parameters = []) {
   const options = { env: toolchain.environment };
   const rules = ["--type-aware", "--deny-warnings", ...parameters];
   await mustRunStep("lint", toolchain.node, [LINTER, ...rules], options);
-  await mustRunStep(
-    "the format check (fix: npm run format)",
-    toolchain.node,
-    [FORMATTER, "--check", "."],
-    options,
-  );
-  await checkInterface(toolchain, false);
-  await checkManuals(toolchain, false);
+  // Each of these has one thread, most of the time.
+  await allOf([
+    mustRunStep(
+      "the format check (fix: npm run format)",
+      toolchain.node,
+      [FORMATTER, "--check", "."],
+      options,
+    ),
+    checkInterface(toolchain, false),
+    checkManuals(toolchain, false),
+  ]);
 }
 
 /** Formats in place. */

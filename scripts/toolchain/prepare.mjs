@@ -2,6 +2,7 @@ import { ensureAgent } from "./agent.mjs";
 import { environmentFor, ensureNode } from "./node.mjs";
 import { ensurePackages } from "./packages.mjs";
 import { ensurePython } from "./python.mjs";
+import { allOf } from "./step.mjs";
 
 /**
  * Fetches Node, the npm packages and, unless `needsPython` is false, a Python for the code interpreter, and builds
@@ -13,6 +14,7 @@ export async function prepare({
   needsPython = process.platform !== "freebsd",
   ensureHostPackages = async () => undefined,
 } = {}) {
+  // Mostly they wait for the network.
   const [node, , python] = await allOf([
     packagesOfNode(),
     // apt-get runs one at a time.
@@ -28,12 +30,4 @@ async function packagesOfNode() {
   const node = await ensureNode();
   await ensurePackages(node);
   return node;
-}
-
-/** Results of steps that run beside each other: mostly they wait for the network. A failure is told when all have ended. */
-async function allOf(steps) {
-  const results = await Promise.allSettled(steps);
-  const failed = results.find(({ status }) => status === "rejected");
-  if (failed !== undefined) throw failed.reason;
-  return results.map(({ value }) => value);
 }

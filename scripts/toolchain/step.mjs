@@ -65,6 +65,14 @@ export async function mustRunStep(what, command, parameters, options) {
   if (code !== 0) throw new FailedStep(`${what} failed (exit code ${code})`);
 }
 
+/** Results of steps that run beside each other. A failure is told when all have ended. */
+export async function allOf(steps) {
+  const results = await Promise.allSettled(steps);
+  const failed = results.find(({ status }) => status === "rejected");
+  if (failed !== undefined) throw failed.reason;
+  return results.map(({ value }) => value);
+}
+
 /** Runs a long step, and prints its name and its duration. */
 export async function told(what, run) {
   const startedMs = Date.now();
