@@ -1,11 +1,29 @@
 import { clientOf, type Guard, type Principal, SandboxError, type SurfaceRequest } from "@coppice/core";
+import { RateLimiterMemory, RateLimiterRes } from "rate-limiter-flexible";
 import type { JsonWebTokens } from "./json-web-tokens.js";
-import { API_KEY_FORM } from "./keys/api-key.js";
-import type { ApiKeys } from "./keys/api-keys.js";
-import type { RateLimit } from "./rate-limit.js";
+import { API_KEY_FORM, type ApiKeys } from "./keys/key-store.js";
 import { REASONS } from "./reasons.js";
+import type { RateSettings } from "./access-config.js";
 
-export interface AccessGuardOptions {
+/** Counts a request of a client. @throws SandboxError resource_exhausted with the time until there is room again. */
+type RateLimit = (who: string) => Promise<void>;
+
+/** Rate limit for each of many clients: so many requests in a window that begins with the first. */
+export function rateLimit({ requests, per }: RateSettings): RateLimit {
+  const limiter = new RateLimiterMemory({ points: requests, duration: per / 1000 });
+  return async (who) => {
+    try {
+      await limiter.consume(who);
+    } catch (error) {
+      if (!(error instanceof RateLimiterRes)) throw error;
+      throw new SandboxError(REASONS.rate_limited, "too many requests", {
+        retryAfterSeconds: Math.max(Math.ceil(error.msBeforeNext / 1000), 1),
+      });
+    }
+  };
+}
+
+interface AccessGuardOptions {
   readonly apiKeys: ApiKeys;
   /** Undefined when no provider is configured. */
   readonly tokens: JsonWebTokens | undefined;

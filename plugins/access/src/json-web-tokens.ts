@@ -10,9 +10,8 @@ import {
 } from "@coppice/core";
 import { createRemoteJWKSet, errors, type JWTPayload, jwtVerify, type JWTVerifyGetKey } from "jose";
 import type { JwtSettings } from "./access-config.js";
-import { TENANT_NAME } from "./keys/tenant-name.js";
+import { type Scope, TENANT_NAME } from "./keys/key-store.js";
 import { REASONS } from "./reasons.js";
-import type { Scope } from "./keys/key-scopes.js";
 
 export interface JsonWebTokensOptions {
   readonly settings: JwtSettings;

@@ -13,18 +13,14 @@ import {
 } from "@coppice/core";
 import { Counter } from "prom-client";
 import { accessConfig } from "./access-config.js";
-import { accessGuard } from "./access-guard.js";
-import { ApiKeys } from "./keys/api-keys.js";
-import { auditList } from "./audit/audit-list.js";
+import { accessGuard, rateLimit } from "./access-guard.js";
+import { ApiKeys, keptDevelopmentKey, KeyStore } from "./keys/key-store.js";
+import { auditList, mountAudit } from "./audit/audit-route.js";
 import { AuditLog } from "./audit/audit-log.js";
 import { auditObserver } from "./audit/audit-observer.js";
-import { mountAudit } from "./audit/audit-route.js";
 import { jsonWebTokens } from "./json-web-tokens.js";
-import { keptDevelopmentKey } from "./keys/development-key.js";
-import { KeyStore } from "./keys/key-store.js";
 import { keysCreate, keysList, keysRevoke } from "./keys/key-verbs.js";
 import { quotaAdmission, refusedTemplates } from "./quotas.js";
-import { rateLimit } from "./rate-limit.js";
 import { REASONS } from "./reasons.js";
 
 /** Authentication and authorization of the control plane, quotas and rate limits of tenants. */

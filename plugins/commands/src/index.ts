@@ -17,9 +17,9 @@ export {
   type StartCommand,
   type StartedCommand,
 } from "./contract/commands.js";
-export { bytesJson, type BytesInPieces, type BytesJsonOptions } from "./contract/bytes-json.js";
+export { bytesJson, type BytesInPieces, type BytesJsonOptions } from "./contract/page-json.js";
 export { logPageQuery } from "./http/logs-routes.js";
 export { withKeepalives } from "./contract/keepalive.js";
 export { TextLines } from "./contract/text-lines.js";
-export { pageBytes, type PageBytesOptions } from "./contract/page-bytes.js";
+export { pageBytes, type PageBytesOptions } from "./contract/page-json.js";
 export { pageBody, pageJson, type PageJson } from "./contract/page-json.js";

@@ -9,7 +9,7 @@ import {
 } from "@coppice/core";
 import { debugGuard, debugTarget } from "./debug-sandbox.js";
 import { codeGuard, envdGuard } from "./access-token-guards.js";
-import { signatureTarget } from "./signature-target.js";
+import { signatureTarget } from "./file-signature.js";
 import { z } from "zod";
 import { cpuSharePercent, type Stats } from "@coppice/core/backend";
 import { REASONS } from "./reasons.js";

@@ -9,11 +9,10 @@ import {
   Tenants,
 } from "@coppice/core";
 import { Deliverer } from "./webhooks/deliverer.js";
-import { mountEvents } from "./event-routes.js";
+import { mountEvents, mountWebhooks } from "./webhooks/webhook-routes.js";
 import { eventsConfig } from "./events-config.js";
 import { eventsMetrics } from "./webhooks/events-metrics.js";
 import { EventsStore } from "./store/events-store.js";
-import { mountWebhooks } from "./webhooks/webhook-routes.js";
 import { ownWebhooks, sharedWebhooks, type WebhookRecords } from "./webhooks/webhook-records.js";
 import { Webhooks } from "./webhooks/webhooks.js";
 import { REASONS } from "./reasons.js";

@@ -1,10 +1,14 @@
 import { join } from "node:path";
 import { Clock, definePlugin, Sandboxes, Targets } from "@coppice/core";
-import { DownloadLinks, downloadLinkGuard, downloadLinkTarget } from "./http/download-links.js";
+import {
+  downloadLinkGuard,
+  DownloadLinks,
+  downloadLinkTarget,
+  persistentKey,
+} from "./http/download-links.js";
 import { filesConfig } from "./files-config.js";
 import { mountFiles } from "./http/files-routes.js";
 import { mountFilesystemRpc } from "./rpc/filesystem-rpc.js";
-import { persistentKey } from "./http/link-key.js";
 import { DirectoryWatches, Watchers } from "./watch/watchers.js";
 import { REASONS } from "./reasons.js";
 

@@ -14,13 +14,12 @@ import {
 } from "@coppice/core";
 import { Backends } from "@coppice/core/backend";
 import { MetricsHistory } from "./bodies/metrics-history.js";
-import { publicDomain } from "./public-domain.js";
+import { publicDomain, sdkEnvironment } from "./sdk-environment.js";
 import { sandboxApiConfig } from "./sandbox-api-config.js";
 import type { ApiServices } from "./sandboxes/api-services.js";
 import { mountCreation } from "./sandboxes/create-routes.js";
 import { mountReads } from "./sandboxes/read-routes.js";
 import { mountStateChanges } from "./sandboxes/state-routes.js";
-import { sdkEnvironment } from "./sdk-environment.js";
 import { mountSnapshots } from "./snapshots/snapshot-routes.js";
 import { mountVolumeContents, volumeGuard } from "./volumes/volume-content-routes.js";
 import { mountVolumes } from "./volumes/volume-routes.js";

@@ -1,7 +1,6 @@
 import assert from "node:assert/strict";
 import { it } from "node:test";
-import { publicDomain } from "./public-domain.js";
-import { sdkEnvironment } from "./sdk-environment.js";
+import { publicDomain, sdkEnvironment } from "./sdk-environment.js";
 
 const listeners = [
   { name: "api", port: 3000, url: "http://127.0.0.1:3000" },

@@ -1,6 +1,17 @@
-import { parseInput, permit, queryNumber, type Router, requestOf, tenantOf } from "@coppice/core";
+import { parseArgs } from "node:util";
+import {
+  parseInput,
+  permit,
+  queryNumber,
+  requestOf,
+  type Router,
+  SandboxError,
+  tenantOf,
+  type VerbAction,
+} from "@coppice/core";
 import { z } from "zod";
-import type { AuditEvent, AuditLog } from "./audit-log.js";
+import { type AuditEvent, AuditLog } from "./audit-log.js";
+import type { AccessConfig } from "../access-config.js";
 
 const MAX_PAGE = 500;
 const wholeNumber = queryNumber("a number", 9);
@@ -29,7 +40,7 @@ export function mountAudit(router: Router, log: () => AuditLog): void {
 }
 
 /** An entry as clients and the command line see it. */
-export function auditEventBody(event: AuditEvent) {
+function auditEventBody(event: AuditEvent) {
   return {
     eventID: String(event.id),
     timestamp: new Date(event.atMs).toISOString(),
@@ -48,3 +59,24 @@ export function auditEventBody(event: AuditEvent) {
     ...(event.actor !== undefined && { actor: event.actor }),
   };
 }
+
+/** Prints the audit of the control plane, newest first, a JSON line each: of all tenants, and of refused clients. */
+export const auditList: VerbAction<AccessConfig> = {
+  usage: "[--tenant acme] [--limit 100]",
+  run({ args, config, dataDir, print }) {
+    const { values } = parseArgs({
+      args: [...args],
+      options: { tenant: { type: "string" }, limit: { type: "string", default: "100" } },
+    });
+    if (!/^[1-9]\d{0,8}$/.test(values.limit))
+      throw new SandboxError("usage_invalid", "--limit is a number of entries");
+    const log = new AuditLog({ dataDir: dataDir(), ...config.audit });
+    try {
+      const query = { tenant: values.tenant, limit: Number(values.limit), offset: 0, oldestFirst: false };
+      for (const event of log.list(query)) print(JSON.stringify(auditEventBody(event)));
+      return 0;
+    } finally {
+      log.close();
+    }
+  },
+};

@@ -6,7 +6,7 @@ import { it } from "node:test";
 import { definePlugin } from "@coppice/core";
 import { AuditLog } from "./audit-log.js";
 import { startAccessServer } from "../testing/access-server.js";
-import type { Scope } from "../keys/key-scopes.js";
+import type { Scope } from "../keys/key-store.js";
 
 it("every write and every refusal is in the audit before its client is answered, for admins of its tenant", async () => {
   await using server = await startAccessServer();

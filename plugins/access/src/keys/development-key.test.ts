@@ -5,8 +5,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { describe, it } from "node:test";
 import type { Logger } from "@coppice/core";
-import { keptDevelopmentKey } from "./development-key.js";
-import { newApiKey } from "./api-key.js";
+import { keptDevelopmentKey, newApiKey } from "./key-store.js";
 
 interface Folder extends AsyncDisposable {
   readonly file: string;

@@ -1,11 +1,62 @@
-import { randomBytes } from "node:crypto";
+import { hash, randomBytes } from "node:crypto";
 import { join } from "node:path";
 import type { DatabaseSync } from "node:sqlite";
-import { openDatabase, type Inferred, SandboxError, Table } from "@coppice/core";
+import {
+  type Clock,
+  DEFAULT_TENANT,
+  type Inferred,
+  keptFile,
+  type Logger,
+  messageOf,
+  openDatabase,
+  type Principal,
+  SandboxError,
+  SCOPES,
+  Table,
+} from "@coppice/core";
 import { z } from "zod";
-import { digestOf, newApiKey } from "./api-key.js";
-import { isKeyScope } from "./key-scopes.js";
 import { REASONS } from "../reasons.js";
+
+/** Fixed by E2B's older Python SDKs, which send no key of another form. */
+export const API_KEY_FORM = /^e2b_[0-9a-f]+$/;
+
+/** A new key: `e2b_` and 40 hex digits, 160 random bits. */
+export function newApiKey(): string {
+  return `e2b_${randomBytes(20).toString("hex")}`;
+}
+
+/**
+ * Digest under which a key is stored and looked up. Neither a leaked digest nor the time of a comparison reveals a key.
+ * No salt: keys are random, unlike passwords.
+ */
+function digestOf(key: string): string {
+  return hash("sha256", key, "hex");
+}
+
+/** What a key may be used for. */
+export type Scope = (typeof SCOPES)[number];
+
+/** Scopes of a key; each includes those before it. */
+export const KEY_SCOPES = ["read", "exec", "admin"] as const;
+
+export type KeyScope = (typeof KEY_SCOPES)[number];
+
+const GRANTED: Readonly<Record<KeyScope, readonly Scope[]>> = {
+  read: ["read"],
+  exec: ["read", "write", "exec", "attach"],
+  admin: SCOPES,
+};
+
+function scopesOfKey(scopes: readonly KeyScope[]): ReadonlySet<Scope> {
+  return new Set(scopes.flatMap((scope) => GRANTED[scope]));
+}
+
+export function isKeyScope(text: string): text is KeyScope {
+  return (KEY_SCOPES as readonly string[]).includes(text);
+}
+
+/** A tenant of keys and organizations. A JWT's personal tenant has a colon, so the two never collide. */
+export const TENANT_NAME = /^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$/;
 
 /** Record of a key. Times are milliseconds since the Unix epoch. */
 export type StoredKey = Inferred<typeof storedKey>;
@@ -109,5 +160,62 @@ export class KeyStore {
 
   [Symbol.dispose](): void {
     this.close();
+  }
+}
+
+interface ApiKeysOptions {
+  /** Keys of the configuration: the default tenant's, with all scopes. */
+  readonly configured: readonly string[];
+  /** Called at each request for all other keys. */
+  readonly store: () => KeyStore;
+  readonly clock: Clock;
+}
+
+export class ApiKeys {
+  readonly #configured = new Map<string, Principal>();
+  readonly #options: Pick<ApiKeysOptions, "store" | "clock">;
+
+  constructor(options: ApiKeysOptions) {
+    this.#options = options;
+    for (const [index, key] of options.configured.entries()) this.add(key, `configured-${index + 1}`);
+  }
+
+  /** Adds a key of the default tenant with all scopes. */
+  add(key: string, name: string): void {
+    this.#configured.set(digestOf(key), { tenant: DEFAULT_TENANT, name, scopes: new Set(SCOPES) });
+  }
+
+  /** Tenants that have a key. */
+  tenants(): readonly string[] {
+    const { store, clock } = this.#options;
+    return [...(this.#configured.size > 0 ? [DEFAULT_TENANT] : []), ...store().tenants(clock.now())];
+  }
+
+  /** Finds the principal of a key; undefined for an unknown, expired or revoked one. */
+  find(key: string): Principal | undefined {
+    const digest = digestOf(key);
+    const configured = this.#configured.get(digest);
+    if (configured !== undefined) return configured;
+    const stored = this.#options.store().find(digest, this.#options.clock.now());
+    return stored && { tenant: stored.tenant, name: stored.name, scopes: scopesOfKey(stored.scopes) };
+  }
+}
+
+const KEY = /^e2b_[0-9a-f]{40,}$/;
+
+/**
+ * The key in a file, which is created when missing. Concurrent callers, also in other processes, get the same key.
+ * @throws Error that names the file when it belongs to another user, or holds no key.
+ */
+export async function keptDevelopmentKey(path: string, log: Logger): Promise<string> {
+  try {
+    const { contents, wasOpen } = await keptFile(path, () => `${newApiKey()}\n`);
+    if (wasOpen)
+      log.warn({ file: path }, "others could use the development key; remove the file for a new one");
+    const key = contents.toString().trim();
+    if (KEY.test(key)) return key;
+    throw new Error("it holds no key; remove it for a new one");
+  } catch (error) {
+    throw new Error(`the development key ${path} cannot be used: ${messageOf(error)}`, { cause: error });
   }
 }

@@ -1,8 +1,6 @@
 import { parseArgs } from "node:util";
 import { DEFAULT_TENANT, duration, SandboxError, type VerbAction } from "@coppice/core";
-import { isKeyScope, KEY_SCOPES, type KeyScope } from "./key-scopes.js";
-import { KeyStore, type StoredKey } from "./key-store.js";
-import { TENANT_NAME } from "./tenant-name.js";
+import { isKeyScope, KEY_SCOPES, type KeyScope, KeyStore, type StoredKey, TENANT_NAME } from "./key-store.js";
 import { REASONS } from "../reasons.js";
 
 const MAX_NAME = 100;

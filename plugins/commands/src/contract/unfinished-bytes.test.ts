@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { it } from "node:test";
-import { unfinishedBytes } from "./unfinished-bytes.js";
+import { unfinishedBytes } from "./page-json.js";
 
 it("an incomplete character is told from complete ones and from invalid bytes", () => {
   const character = Buffer.from("a€𝄞é");

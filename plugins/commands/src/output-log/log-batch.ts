@@ -2,14 +2,33 @@ import type { OutputPiece } from "../contract/commands.js";
 import {
   DATA_START_BYTES,
   type DataRecord,
+  encodeRecord,
   type EndRecord,
   type StartRecord,
-  encodeRecord,
   writeDataFields,
   writeHead,
 } from "./segment-codec.js";
-import type { SpareBuffers } from "./spare-buffers.js";
 import type { SegmentIndex } from "./segment-index.js";
+
+const MAX_BUFFERS = 6;
+const MIN_BYTES = 512 * 1024;
+const MAX_BYTES = 4 * 1024 * 1024;
+
+/** Large buffers for reuse by all sandboxes: a flood would otherwise leave one as garbage for every MiB. */
+export class SpareBuffers {
+  readonly #buffers: Buffer[] = [];
+
+  /** A buffer that is large enough for a batch, if there is any. */
+  take(): Buffer | undefined {
+    return this.#buffers.pop();
+  }
+
+  /** Returns a buffer. Small ones, and more than a few, are left to the garbage collector. */
+  give(buffer: Buffer): void {
+    const isUseful = buffer.length >= MIN_BYTES && buffer.length <= MAX_BYTES;
+    if (isUseful && this.#buffers.length < MAX_BUFFERS) this.#buffers.push(buffer);
+  }
+}
 
 // Adjacent pieces are one record up to this size, which a reader has to hold at a time.
 const RECORD_DATA_BYTES = 256 * 1024;

@@ -1,19 +1,18 @@
-import { releaseMemory, SandboxError, ignoring } from "@coppice/core";
+import { ignoring, releaseMemory, SandboxError } from "@coppice/core";
 import type {
   CommandEnd,
   CommandPhase,
+  LoggedCommand,
+  LoggedPiece,
   LogPage,
   LogPageRequest,
   LogSelector,
-  LoggedCommand,
-  LoggedPiece,
   SandboxLogs,
 } from "../contract/commands.js";
-import type { IndexCache } from "./index-cache.js";
+import { type IndexCache, readRecords } from "./segment-file.js";
 import type { LogWriter } from "./log-writer.js";
 import type { SandboxLog, Segment } from "./sandbox-log.js";
 import { type DataRecord, SEGMENT_MAGIC } from "./segment-codec.js";
-import { readRecords } from "./segment-file.js";
 import type { IndexedCommand } from "./segment-index.js";
 import { REASONS } from "../reasons.js";
 

@@ -2,13 +2,12 @@ import { type Clock, messageOf } from "@coppice/core";
 import type { OutputKeeping } from "@coppice/core/backend";
 import type { OutputLogConfig } from "../commands-config.js";
 import type { CommandEnd, OutputPiece } from "../contract/commands.js";
-import { MAX_BATCH_BYTES, LogBatch } from "./log-batch.js";
+import { LogBatch, MAX_BATCH_BYTES, type SpareBuffers } from "./log-batch.js";
 import type { LogFile, LogFiles } from "./log-files.js";
 import type { LogMetrics } from "./log-metrics.js";
 import type { SandboxLog, Segment } from "./sandbox-log.js";
 import { SEGMENT_MAGIC } from "./segment-codec.js";
 import { encodeFooter } from "./segment-file.js";
-import type { SpareBuffers } from "./spare-buffers.js";
 import { SegmentIndex } from "./segment-index.js";
 
 export interface LogWriterOptions {

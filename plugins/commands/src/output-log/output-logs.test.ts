@@ -1,14 +1,13 @@
 import assert from "node:assert/strict";
 import { randomBytes } from "node:crypto";
-import { copyFile, mkdir, readFile, readdir, stat, truncate, writeFile } from "node:fs/promises";
+import { copyFile, mkdir, readdir, readFile, stat, truncate, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { it } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import { fakeClock } from "@coppice/core/testing";
 import type { SandboxLogs } from "../contract/commands.js";
 import { joined, openLogs, temporaryDirectory } from "../testing/log-scene.js";
-import { type LogFile, type LogFiles, diskFiles } from "./log-files.js";
-import { excessOfSandbox } from "./log-retention.js";
+import { diskFiles, excessOfSandbox, type LogFile, type LogFiles } from "./log-files.js";
 import { SandboxLog } from "./sandbox-log.js";
 import { SegmentIndex } from "./segment-index.js";
 

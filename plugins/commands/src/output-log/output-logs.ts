@@ -12,14 +12,19 @@ import {
 } from "@coppice/core";
 import type { OutputLogConfig } from "../commands-config.js";
 import type { LoggedPiece, SandboxLogs } from "../contract/commands.js";
-import { IndexCache } from "./index-cache.js";
-import type { LogFiles } from "./log-files.js";
+import { IndexCache } from "./segment-file.js";
+import {
+  type Excess,
+  excessInTotal,
+  excessOfSandbox,
+  type LogFiles,
+  type RetentionLimits,
+} from "./log-files.js";
 import type { LogMetrics } from "./log-metrics.js";
 import { LogReader, type OutputRange } from "./log-reader.js";
-import { type Excess, type RetentionLimits, excessInTotal, excessOfSandbox } from "./log-retention.js";
 import { type CommandHeading, LogWriter, type Recorder } from "./log-writer.js";
 import { SandboxLog, type Segment } from "./sandbox-log.js";
-import { SpareBuffers } from "./spare-buffers.js";
+import { SpareBuffers } from "./log-batch.js";
 import { REASONS } from "../reasons.js";
 
 interface OutputLogsOptions {

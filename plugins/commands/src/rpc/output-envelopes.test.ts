@@ -4,7 +4,7 @@ import { describe, it } from "node:test";
 import { create, toBinary, toJsonString } from "@bufbuild/protobuf";
 import type { Output } from "@coppice/core/backend";
 import { ConnectResponseSchema, StartResponseSchema } from "../generated/process/process_pb.js";
-import { outputEnvelopes } from "./output-envelopes.js";
+import { outputEnvelopes } from "./process-events.js";
 
 describe("output on its way to a process stream", () => {
   it("equals protobuf's own encoding, an envelope for each event", () => {

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { it } from "node:test";
-import { newCommandId } from "./command-id.js";
+import { newCommandId } from "./command-label.js";
 
 it("ids are version 7 UUIDs: they carry their time, sort by it, and differ", () => {
   const atMs = Date.UTC(2026, 0, 2);

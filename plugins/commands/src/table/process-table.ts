@@ -2,27 +2,25 @@ import {
   type Clock,
   type LiveSandbox,
   type Logger,
-  SandboxError,
+  MemoryRoom,
   processEnvironment,
   resolveSandboxPath,
-  MemoryRoom,
+  SandboxError,
 } from "@coppice/core";
 import type { Process, Sandbox, SandboxId, User } from "@coppice/core/backend";
-import { readCommandLabel, writeCommandLabel } from "./command-label.js";
+import { newCommandId, readCommandLabel, retainedRequest, writeCommandLabel } from "./command-label.js";
 import type { CommandMetrics } from "./command-metrics.js";
 import type { CommandsConfig } from "../commands-config.js";
 import type {
+  Commands,
   CommandSelector,
   CommandSet,
-  Commands,
   SandboxLogs,
   StartCommand,
   StartedCommand,
 } from "../contract/commands.js";
-import { newCommandId } from "./command-id.js";
-import { retainedRequest } from "./retained-request.js";
 import type { OutputLogs } from "../output-log/output-logs.js";
-import { SandboxCommand, type SandboxCommandOptions, checkTerminalSize } from "./sandbox-command.js";
+import { checkTerminalSize, SandboxCommand, type SandboxCommandOptions } from "./sandbox-command.js";
 
 export interface ProcessTableOptions {
   readonly config: CommandsConfig;

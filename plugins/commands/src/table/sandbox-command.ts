@@ -1,5 +1,5 @@
 import { setImmediate as nextTurn } from "node:timers/promises";
-import { type Clock, fulfilledWithin, type Logger, SandboxError, type HeldMemory } from "@coppice/core";
+import { type Clock, fulfilledWithin, type HeldMemory, type Logger, SandboxError } from "@coppice/core";
 import type { Exit, Process, Signal, TerminalSize } from "@coppice/core/backend";
 import type {
   CommandEnd,
@@ -9,9 +9,8 @@ import type {
   StartCommand,
   StartedCommand,
 } from "../contract/commands.js";
-import { OutputFan } from "./output-fan.js";
+import { OutputFan, replayed } from "./output-fan.js";
 import type { CommandRecording } from "../output-log/output-logs.js";
-import { replayed } from "./replayed.js";
 import { REASONS } from "../reasons.js";
 
 export interface SandboxCommandOptions {

@@ -7,11 +7,10 @@ import { type Clock, type Logger, systemClock } from "@coppice/core";
 import { Registry } from "prom-client";
 import { commandsConfig } from "../commands-config.js";
 import type { CommandEnd, LoggedPiece, OutputPiece } from "../contract/commands.js";
-import { newCommandId } from "../table/command-id.js";
-import type { CommandRecording } from "../output-log/output-logs.js";
-import { type LogFiles, diskFiles } from "../output-log/log-files.js";
+import { newCommandId } from "../table/command-label.js";
+import { type CommandRecording, OutputLogs } from "../output-log/output-logs.js";
+import { diskFiles, type LogFiles } from "../output-log/log-files.js";
 import { logMetrics } from "../output-log/log-metrics.js";
-import { OutputLogs } from "../output-log/output-logs.js";
 
 export const ENDED_WELL: CommandEnd = { exit: { code: 0 }, outcome: "ok", endedAtMs: 1000 };
 

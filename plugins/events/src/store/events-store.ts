@@ -1,10 +1,9 @@
 import { join } from "node:path";
 import type { DatabaseSync } from "node:sqlite";
 import { openDatabase, type SandboxEvent, transaction } from "@coppice/core";
-import { DeliveryTable } from "./delivery-table.js";
+import { DeliveryTable, WebhookTable } from "./delivery-table.js";
 import { EventLog } from "./event-log.js";
 import type { EventsConfig } from "../events-config.js";
-import { WebhookTable } from "./webhook-table.js";
 
 /** Each migrates a database from that version to the next. */
 const MIGRATIONS: readonly string[] = [

@@ -6,7 +6,7 @@ import { it } from "node:test";
 import type { TenantRecords } from "@coppice/core";
 import { eventsConfig } from "../events-config.js";
 import { EventsStore } from "../store/events-store.js";
-import type { Webhook } from "../store/webhook-table.js";
+import type { Webhook } from "../store/delivery-table.js";
 import { sharedWebhooks } from "./webhook-records.js";
 
 type RecordFollower = Parameters<NonNullable<TenantRecords["used"]>>[1];

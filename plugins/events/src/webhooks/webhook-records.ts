@@ -1,5 +1,5 @@
 import type { TenantRecords } from "@coppice/core";
-import { type Webhook, webhook as webhookRecord, type WebhookTable } from "../store/webhook-table.js";
+import { type Webhook, webhook as webhookRecord, type WebhookTable } from "../store/delivery-table.js";
 
 type CommonRecords = Awaited<ReturnType<NonNullable<TenantRecords["used"]>>>;
 type TenantRecord = Awaited<ReturnType<CommonRecords["list"]>>[number];

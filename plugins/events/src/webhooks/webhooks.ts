@@ -1,8 +1,7 @@
 import { randomBytes, randomUUID } from "node:crypto";
 import { type Clock, SandboxError, type TargetGuard } from "@coppice/core";
 import type { EventsConfig } from "../events-config.js";
-import type { DeliveryTable } from "../store/delivery-table.js";
-import type { Webhook } from "../store/webhook-table.js";
+import type { DeliveryTable, Webhook } from "../store/delivery-table.js";
 import type { WebhookRecords } from "./webhook-records.js";
 import { REASONS } from "../reasons.js";
 

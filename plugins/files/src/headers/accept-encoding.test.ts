@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { it } from "node:test";
-import { chooseCoding } from "./accept-encoding.js";
+import { chooseCoding } from "./request-headers.js";
 
 const BOTH = ["gzip", "identity"] as const;
 

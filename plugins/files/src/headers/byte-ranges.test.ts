@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { it } from "node:test";
-import { parseByteRanges } from "./byte-ranges.js";
+import { parseByteRanges } from "./request-headers.js";
 
 it("A range is the bytes it names that exist", () => {
   for (const [header, start, length] of [

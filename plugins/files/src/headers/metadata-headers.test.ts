@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { it } from "node:test";
-import { parseMetadataHeaders } from "./metadata-headers.js";
+import { parseMetadataHeaders } from "./content-headers.js";
 
 it("Every X-Metadata- header is an entry, nothing else is", () => {
   assert.deepEqual(

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { it } from "node:test";
-import { checkPreconditions, isConditional, isRangeWanted } from "./preconditions.js";
+import { checkPreconditions, isConditional, isRangeWanted } from "./request-headers.js";
 
 const MODIFIED_AT_MS = Date.parse("2025-06-01T12:00:00.750Z");
 const SAME = "Sun, 01 Jun 2025 12:00:00 GMT";

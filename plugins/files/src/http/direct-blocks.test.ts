@@ -3,7 +3,7 @@ import { randomBytes } from "node:crypto";
 import { Writable } from "node:stream";
 import { pipeline } from "node:stream/promises";
 import { describe, it } from "node:test";
-import { blocksOf } from "./direct-blocks.js";
+import { blocksOf } from "./download-body.js";
 
 const MEBIBYTE = 2 ** 20;
 const data = randomBytes(5 * MEBIBYTE + 3);

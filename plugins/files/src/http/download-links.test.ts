@@ -4,8 +4,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { describe, it } from "node:test";
 import { fakeClock, memoryBackend } from "@coppice/core/testing";
-import { DownloadLinks } from "./download-links.js";
-import { persistentKey } from "./link-key.js";
+import { DownloadLinks, persistentKey } from "./download-links.js";
 import { startFilesServer } from "../testing/files-server.js";
 
 interface Link {

@@ -1,8 +1,9 @@
-import { createHmac, timingSafeEqual } from "node:crypto";
+import { createHmac, randomBytes, timingSafeEqual } from "node:crypto";
 import {
   type Clock,
   ENVD_PORT,
   type Guard,
+  keptFile,
   SandboxError,
   type Sandboxes,
   sandboxNotFound,
@@ -11,17 +12,29 @@ import {
 import type { SandboxId } from "@coppice/core/backend";
 import { REASONS } from "../reasons.js";
 
+const KEY_BYTES = 32;
+
+/**
+ * Reads the key of a server's download links from its file, or creates it, for this user alone.
+ * @throws Error naming the file when it cannot be used.
+ */
+export async function persistentKey(path: string): Promise<Buffer> {
+  const { contents } = await keptFile(path, () => randomBytes(KEY_BYTES));
+  if (contents.length === KEY_BYTES) return contents;
+  throw new Error(`the key file ${path} has ${contents.length} bytes instead of ${KEY_BYTES}: remove it`);
+}
+
 /** Routes of links: `/files/download-token/<token>?path=<path>`. */
 export const DOWNLOAD_TOKEN_PATH = "/files/download-token/";
 
 /** A link that allows its bearer to read one file of one sandbox for a while. */
-export interface DownloadLink {
+interface DownloadLink {
   readonly token: string;
   /** Unix seconds. */
   readonly expiresAt: number;
 }
 
-export interface DownloadLinksOptions {
+interface DownloadLinksOptions {
   readonly clock: Clock;
   readonly lifetimeMs: number;
 }

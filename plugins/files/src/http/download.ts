@@ -2,18 +2,22 @@ import type { ServerResponse } from "node:http";
 import { pipeline } from "node:stream/promises";
 import { createGzip } from "node:zlib";
 import { SandboxError, type SurfaceRequest } from "@coppice/core";
-import { chooseCoding } from "../headers/accept-encoding.js";
-import { parseByteRanges } from "../headers/byte-ranges.js";
 import {
-  SNIFF_BYTES,
+  checkPreconditions,
+  chooseCoding,
+  isConditional,
+  isRangeWanted,
+  parseByteRanges,
+} from "../headers/request-headers.js";
+import {
   inlineDisposition,
   pagePolicy,
+  SNIFF_BYTES,
   typeByContent,
   typeByName,
 } from "../headers/content-headers.js";
 import type { UserFiles } from "../service/file-service.js";
 import { partialBody, wholeBody } from "./download-body.js";
-import { checkPreconditions, isConditional, isRangeWanted } from "../headers/preconditions.js";
 import { REASONS } from "../reasons.js";
 
 /** The agent's answer to one read. */

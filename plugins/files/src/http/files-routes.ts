@@ -1,26 +1,45 @@
+import type { IncomingMessage } from "node:http";
 import {
+  HttpError,
   type LiveSandbox,
-  type Router,
-  SandboxError,
+  type Logger,
+  parseInput,
   passBodyWhole,
   readJsonBody,
   requestOf,
+  type Router,
+  SandboxError,
   targetOf,
   toHttpError,
-  parseInput,
-  type Logger,
 } from "@coppice/core";
 import { z } from "zod";
+import type { FileInfo } from "@coppice/core/backend";
 import { DOWNLOAD_TOKEN_PATH, type DownloadLinks } from "./download-links.js";
 import { sendDownload } from "./download.js";
 import type { FilesConfig } from "../files-config.js";
-import { explainedAs, translateErrors, UserFiles, type Upload } from "../service/file-service.js";
-import { parseMetadataHeaders } from "../headers/metadata-headers.js";
-import { toStorageError } from "./storage-error.js";
-import { type WrittenFile, toWrittenFile } from "./written-file.js";
-import type { IncomingMessage } from "node:http";
-import { multipartFiles } from "./multipart.js";
-import { arrivedBody, requestBody } from "./request-body.js";
+import { explainedAs, translateErrors, type Upload, UserFiles } from "../service/file-service.js";
+import { parseMetadataHeaders } from "../headers/content-headers.js";
+import { arrivedBody, multipartFiles, requestBody } from "./request-body.js";
+
+/** A written file in an answer: exactly these keys, because tests of clients compare deeply. */
+interface WrittenFile {
+  readonly path: string;
+  readonly name: string;
+  readonly type: "file";
+  readonly metadata?: Readonly<Record<string, string>>;
+}
+
+function toWrittenFile({ path, name, metadata }: FileInfo): WrittenFile {
+  const isDescribed = Object.keys(metadata).length > 0;
+  return { path, name, type: "file", ...(isDescribed && { metadata }) };
+}
+
+/** Translates the error of a write for HTTP: a full disk is 507, not the 429 of other exhausted resources. */
+function toStorageError(error: unknown): unknown {
+  return error instanceof SandboxError && error.shortage !== undefined
+    ? new HttpError(507, error.message, { reason: error })
+    : error;
+}
 
 interface FilesRoutesOptions {
   /** Takes the routes that are not part of E2B. */

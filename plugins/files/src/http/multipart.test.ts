@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { it } from "node:test";
 import { setImmediate as nextTurn } from "node:timers/promises";
-import { multipartFiles } from "./multipart.js";
+import { multipartFiles } from "./request-body.js";
 
 const TYPE = "multipart/form-data; boundary=X";
 const part = (filename: string, content: string, name = "file"): string =>

@@ -1,12 +1,16 @@
 import { type CreateSandbox, environmentVariables, SandboxError, type SandboxRecord } from "@coppice/core";
 import type { Limits } from "@coppice/core/backend";
 import { z } from "zod";
-import { type NetworkBodyOptions, networkRuleFields, toEgressRules } from "./network-policy.js";
-import { nothing } from "./nothing.js";
+import { type NetworkBodyOptions, networkRuleFields, nothing, toEgressRules } from "./network-policy.js";
 import { readinessFields, requestedProbe } from "./readiness-probe.js";
-import { limitFields, requestedLimits, type LimitsChange } from "./requested-limits.js";
-import { requestedTimeoutMs, timeoutFields } from "./requested-timeout.js";
-import { volumeMountBody } from "../volumes/volume-body.js";
+import {
+  limitFields,
+  type LimitsChange,
+  requestedLimits,
+  requestedTimeoutMs,
+  timeoutFields,
+} from "./requested-limits.js";
+import { volumeMountBody } from "../volumes/volume-files.js";
 import { REASONS } from "../reasons.js";
 
 export interface CreateBodyOptions extends NetworkBodyOptions {

@@ -8,7 +8,7 @@ import {
   type SandboxRecord,
 } from "@coppice/core";
 import type { Sample } from "./metrics-history.js";
-import { mountBody } from "../volumes/volume-body.js";
+import { mountBody } from "../volumes/volume-files.js";
 
 type Capacity = Awaited<ReturnType<Capacities["of"]>>;
 

@@ -11,9 +11,9 @@ import {
 import { z } from "zod";
 import { createBody, type CreateDefaults, toCreateSandbox } from "../bodies/create-body.js";
 import { readinessFields, requestedProbe } from "../bodies/readiness-probe.js";
-import { requestedTimeoutMs, timeoutFields } from "../bodies/requested-timeout.js";
+import { requestedTimeoutMs, timeoutFields } from "../bodies/requested-limits.js";
 import { sandboxBody } from "../bodies/sandbox-body.js";
-import { isSecureUnlessSaid } from "../bodies/secure-by-default.js";
+import { isSecureUnlessSaid } from "../sandbox-api-config.js";
 import type { ApiServices, Context } from "./api-services.js";
 
 const forkBody = z.object({ ...timeoutFields, ...readinessFields, count: z.int32().nullish() });

@@ -16,13 +16,15 @@ import { z } from "zod";
 import { listedSandboxBody, metricBody, sandboxDetailBody } from "../bodies/sandbox-body.js";
 import type { ApiServices, Context } from "./api-services.js";
 import {
+  comparePositions,
+  formatCursor,
+  type ListPage,
+  type ListPosition,
   type ListQuery,
   listSandboxes,
   parseLegacyListQuery,
   parseListQuery,
-  type ListPage,
 } from "./list.js";
-import { comparePositions, formatCursor, type ListPosition } from "../bodies/list-cursor.js";
 
 const MAX_IDS = 100;
 

@@ -1,8 +1,12 @@
-import { parseSandboxId, readJsonBody, type Router, type Sandboxes, SandboxError } from "@coppice/core";
+import { parseSandboxId, readJsonBody, type Router, SandboxError, type Sandboxes } from "@coppice/core";
 import { z } from "zod";
 import { networkBody, toNetworkPolicy } from "../bodies/network-policy.js";
-import { limitFields, requestedLimits } from "../bodies/requested-limits.js";
-import { requestedTimeoutMs, timeoutFields } from "../bodies/requested-timeout.js";
+import {
+  limitFields,
+  requestedLimits,
+  requestedTimeoutMs,
+  timeoutFields,
+} from "../bodies/requested-limits.js";
 import { limitsBody, sandboxBody } from "../bodies/sandbox-body.js";
 import type { ApiServices, Context } from "./api-services.js";
 

@@ -13,7 +13,7 @@ import {
   type Snapshots,
 } from "@coppice/core";
 import { z } from "zod";
-import { comparePositions, formatCursor, type ListPosition, parseCursor } from "../bodies/list-cursor.js";
+import { comparePositions, formatCursor, type ListPosition, parseCursor } from "../sandboxes/list.js";
 import type { ApiServices } from "../sandboxes/api-services.js";
 
 type TenantSnapshots = ReturnType<Snapshots["of"]>;

@@ -18,10 +18,12 @@ import {
   contentOf,
   listVolume,
   makeVolumeDirectory,
+  parseVolumeQuery,
   removeFromVolume,
+  volumeMetadataBody,
+  type VolumeQuery,
   writeVolumeFile,
 } from "./volume-files.js";
-import { parseVolumeQuery, volumeMetadataBody, type VolumeQuery } from "./volume-query.js";
 
 /** One entry of a volume for the SDK's `Volume`. Backends know only the time of the last change. */
 function volumeEntry(info: FileInfo) {

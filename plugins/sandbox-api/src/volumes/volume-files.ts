@@ -1,8 +1,64 @@
 import { posix } from "node:path";
-import { SandboxError } from "@coppice/core";
+import { parseInput, queryNumber, SandboxError, type SandboxRecord, type Volumes } from "@coppice/core";
 import type { FileInfo, Files, OpenFile } from "@coppice/core/backend";
-import type { VolumeQuery } from "./volume-query.js";
+import { z } from "zod";
 import { REASONS } from "../reasons.js";
+
+const MAX_ID = 2 ** 32 - 2;
+const MAX_MODE = 0o7777;
+
+const decimal = (most: number) => queryNumber("a number", 10).pipe(z.int().max(most)).optional();
+
+const query = z.object({
+  path: z.string().min(1),
+  uid: decimal(MAX_ID),
+  gid: decimal(MAX_ID),
+  mode: decimal(MAX_MODE),
+  force: z.enum(["true", "false"]).optional(),
+  depth: decimal(1000),
+});
+
+const id = z.int().min(0).max(MAX_ID).optional();
+
+export const volumeMetadataBody = z.object({
+  uid: id,
+  gid: id,
+  mode: z.int().min(0).max(MAX_MODE).optional(),
+});
+
+export type VolumeQuery = z.infer<typeof query>;
+
+/** The query of a route of a volume's contents. @throws SandboxError invalid_argument */
+export function parseVolumeQuery(parameters: URLSearchParams): VolumeQuery {
+  const parsed = parseInput(query, Object.fromEntries(parameters));
+  if (!parsed.path.includes("\0")) return parsed;
+  throw new SandboxError("path_invalid", "a path cannot contain a NUL byte");
+}
+
+type VolumeRecord = ReturnType<ReturnType<Volumes["of"]>["get"]>;
+
+/** The body of `POST /volumes`. E2B's volumes have no size. */
+export const createVolumeBody = z.object({ name: z.string(), sizeMB: z.int32().nullish() });
+
+/** A volume in `volumeMounts`. E2B's are all writable. */
+export const volumeMountBody = z.object({
+  name: z.string(),
+  path: z.string(),
+  readOnly: z.boolean().nullish(),
+});
+
+export function volumeBody({ id, name, sizeMiB }: VolumeRecord) {
+  return { volumeID: id, name, sizeMB: sizeMiB };
+}
+
+/** A volume with the token of its contents. */
+export function volumeAndTokenBody(volume: VolumeRecord, domain: string | undefined) {
+  return { ...volumeBody(volume), token: volume.token, ...(domain === undefined ? {} : { domain }) };
+}
+
+export function mountBody({ name, path, readOnly }: SandboxRecord["mounts"][number]) {
+  return { name, path, readOnly };
+}
 
 /** Everything below a directory of a volume. @throws SandboxError resource_exhausted for more than `most` entries. */
 export async function listVolume(

@@ -9,7 +9,7 @@ import {
   type Volumes,
 } from "@coppice/core";
 import { z } from "zod";
-import { createVolumeBody, volumeAndTokenBody, volumeBody } from "./volume-body.js";
+import { createVolumeBody, volumeAndTokenBody, volumeBody } from "./volume-files.js";
 
 export interface VolumeRoutesOptions {
   readonly volumes: Volumes;

@@ -20,8 +20,7 @@ import type { TemplateSharing } from "../sharing/template-sharing.js";
 import type { ImageKeeper } from "../store/image-keeper.js";
 import type { TemplatesStore } from "../store/templates-store.js";
 import type { TemplatesConfig } from "../templates-config.js";
-import type { Uploads } from "../uploads/uploads.js";
-import type { UploadTickets } from "../uploads/upload-tickets.js";
+import type { Uploads, UploadTickets } from "../uploads/uploads.js";
 import { REASONS } from "../reasons.js";
 
 /** The parts of the server that routes of templates use. */

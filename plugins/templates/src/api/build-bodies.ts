@@ -1,12 +1,15 @@
 import { z } from "zod";
-import type { LogEntry } from "../model/build-log.js";
-import { type BuildLimits, type BuildRecord, LEAST_MEMORY_MIB } from "../model/build-record.js";
+import {
+  type BuildLimits,
+  type BuildRecord,
+  LEAST_MEMORY_MIB,
+  type LogEntry,
+} from "../model/build-record.js";
 import type { BuildBase } from "../model/build-request.js";
-import { debianBase } from "../model/recipe-settings.js";
-import type { Transfer } from "../model/transfer.js";
-import { SandboxError, MEBIBYTE } from "@coppice/core";
+import { debianBase, type TemplatesConfig } from "../templates-config.js";
+import type { Transfer } from "../model/builder.js";
+import { MEBIBYTE, SandboxError } from "@coppice/core";
 import type { SandboxBackend } from "@coppice/core/backend";
-import type { TemplatesConfig } from "../templates-config.js";
 import { REASONS } from "../reasons.js";
 
 const MAX_NAME = 1000;

@@ -4,7 +4,7 @@ import { Readable } from "node:stream";
 import { setTimeout as sleep } from "node:timers/promises";
 import { Tenants } from "@coppice/core";
 import { fakeClock } from "@coppice/core/testing";
-import { BuildFailure } from "../model/build-failure.js";
+import { BuildFailure } from "../model/build-record.js";
 import {
   type LogEntryBody,
   type Requested,

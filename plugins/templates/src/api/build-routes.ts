@@ -9,8 +9,7 @@ import {
   tenantOf,
 } from "@coppice/core";
 import { z } from "zod";
-import type { BuildRecord } from "../model/build-record.js";
-import { LOG_LEVELS } from "../model/build-log.js";
+import { type BuildRecord, LOG_LEVELS } from "../model/build-record.js";
 import { type ApiServices, buildingBackend, type Context, isBuildId, ownBuild } from "./api-services.js";
 import { limitsOf, logEntryBody, requestBody, startBody, statusBody } from "./build-bodies.js";
 import { REASONS } from "../reasons.js";

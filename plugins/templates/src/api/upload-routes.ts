@@ -7,7 +7,7 @@ import {
   SandboxError,
   tenantOf,
 } from "@coppice/core";
-import type { UploadTickets } from "../uploads/upload-tickets.js";
+import type { UploadTickets } from "../uploads/uploads.js";
 import { type ApiServices, buildingBackend } from "./api-services.js";
 import { REASONS } from "../reasons.js";
 

@@ -1,16 +1,15 @@
 import { SandboxError } from "@coppice/core";
 import type { WantedDebian } from "../debian/debian-image.js";
 import type { PulledImage, WantedImage } from "../images/image-puller.js";
-import { BuildFailure } from "../model/build-failure.js";
+import { BuildFailure } from "../model/build-record.js";
 import type { BuildBase } from "../model/build-request.js";
 import type { SourceBuild } from "../model/builder.js";
 import { type Authorities, readAuthorities, trustAuthorities } from "./authorities.js";
 import { makeAccount } from "../guest/accounts.js";
 import { installPrograms } from "./base-programs.js";
-import type { BuildTools, Progress } from "./build-tools.js";
-import { baseKey, stepKey } from "./layer-key.js";
+import { baseKey, type BuildTools, type Progress, stepKey } from "./build-tools.js";
 import type { HostPrograms } from "../images/host-programs.js";
-import { makeImage, type MadeImage } from "../images/made-image.js";
+import { type MadeImage, makeImage } from "../images/made-image.js";
 
 /** Account of a build's first step, and of its sandboxes where no step names another. */
 export const DEFAULT_USER = "user";

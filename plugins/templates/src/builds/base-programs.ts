@@ -1,5 +1,5 @@
-import { type Sandbox, SandboxError, exitText, DEFAULT_PATH } from "@coppice/core/backend";
-import type { LogLevel } from "../model/build-log.js";
+import { DEFAULT_PATH, exitText, type Sandbox, SandboxError } from "@coppice/core/backend";
+import type { LogLevel } from "../model/build-record.js";
 import { OutputLines } from "../model/output-lines.js";
 import { runInGuest, runScript } from "../guest/guest-run.js";
 

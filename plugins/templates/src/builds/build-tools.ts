@@ -1,15 +1,42 @@
+import { createHash } from "node:crypto";
 import type { Clock, Logger } from "@coppice/core";
 import type { SandboxBackend } from "@coppice/core/backend";
 import type { DebianImages } from "../debian/debian-image.js";
 import type { HostPrograms } from "../images/host-programs.js";
 import type { ImagePuller } from "../images/image-puller.js";
-import type { LogLevel } from "../model/build-log.js";
-import type { BuildRequest } from "../model/build-request.js";
+import type { LogLevel } from "../model/build-record.js";
+import type { BuildRequest, BuildStep } from "../model/build-request.js";
 import type { BuildSurroundings } from "../model/builder.js";
 import type { Layer } from "../model/layer.js";
 import type { TemplatesConfig } from "../templates-config.js";
 import type { StepProxies } from "../guest/step-proxies.js";
 import { Workspace } from "../guest/workspace.js";
+
+/** A duration in whole seconds as Go prints it: `12s`, `1m5s`, `1h0m0s`. */
+export function durationText(durationMs: number): string {
+  const seconds = Math.floor(durationMs / 1000);
+  const minutes = Math.floor(seconds / 60);
+  const hours = Math.floor(minutes / 60);
+  if (hours > 0) return `${hours}h${minutes % 60}m${seconds % 60}s`;
+  return minutes > 0 ? `${minutes}m${seconds % 60}s` : `${seconds}s`;
+}
+
+/** Changes when builds make other files of the same request. */
+const VERSION = 2;
+
+/** Key of a layer that depends on nothing but these. */
+export function baseKey(...parts: readonly (string | number | object | undefined)[]): string {
+  return keyOf([VERSION, ...parts]);
+}
+
+/** Key of the layer that a step makes of another layer. */
+export function stepKey(parent: string, { type, args, filesHash }: Omit<BuildStep, "force">): string {
+  return keyOf([parent, type.toUpperCase(), args, filesHash]);
+}
+
+function keyOf(parts: readonly unknown[]): string {
+  return createHash("sha256").update(JSON.stringify(parts)).digest("hex");
+}
 
 export interface BuildServices {
   readonly programs: HostPrograms;
@@ -22,7 +49,7 @@ export interface BuildServices {
   readonly log: Logger;
 }
 
-export interface BuildToolsOptions extends BuildServices {
+interface BuildToolsOptions extends BuildServices {
   readonly request: BuildRequest;
   readonly surroundings: BuildSurroundings;
   readonly backend: SandboxBackend;
@@ -34,7 +61,7 @@ export interface BuildToolsOptions extends BuildServices {
 export type Progress = Omit<Layer, "tenant" | "backend">;
 
 /** A layer as the log has it: `[CACHED ][prefix] text [key]`. */
-export interface Announcement {
+interface Announcement {
   readonly prefix: string;
   readonly text: string;
   readonly key: string;

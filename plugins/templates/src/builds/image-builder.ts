@@ -1,15 +1,13 @@
 import { SandboxError } from "@coppice/core";
 import type { Backends } from "@coppice/core/backend";
-import type { BuildResult } from "../model/build-context.js";
-import { BuildFailure } from "../model/build-failure.js";
+import type { BuildResult } from "../model/layer.js";
+import { BuildFailure } from "../model/build-record.js";
 import { type StepProxies, stepProxies } from "../guest/step-proxies.js";
 import type { BuildRequest, BuildStep } from "../model/build-request.js";
 import type { Builder, BuildSurroundings } from "../model/builder.js";
 import { startFrom } from "./base-phase.js";
-import { type BuildServices, BuildTools, type Progress } from "./build-tools.js";
-import { durationText } from "./duration-text.js";
+import { type BuildServices, BuildTools, durationText, type Progress, stepKey } from "./build-tools.js";
 import { finalize } from "./finalize-phase.js";
-import { stepKey } from "./layer-key.js";
 import { withRoom } from "./with-room.js";
 import { executeStep } from "../steps/execute-step.js";
 

@@ -4,11 +4,11 @@ import { mkdir, rm } from "node:fs/promises";
 import { once } from "node:events";
 import { join } from "node:path";
 import { finished } from "node:stream/promises";
-import { SandboxError, BoundedBytes } from "@coppice/core";
-import { type Sandbox, exitText, DEFAULT_PATH } from "@coppice/core/backend";
+import { BoundedBytes, SandboxError } from "@coppice/core";
+import { DEFAULT_PATH, exitText, type Sandbox } from "@coppice/core/backend";
 import { runInGuest } from "../guest/guest-run.js";
-import { LAYOUT_NAME, layerOfFile, writeLayout } from "../images/write-layout.js";
-import { BuildFailure } from "../model/build-failure.js";
+import { layerOfFile, LAYOUT_NAME, writeLayout } from "../images/write-layout.js";
+import { BuildFailure } from "../model/build-record.js";
 import type { BuildTools, Progress } from "./build-tools.js";
 
 /**

@@ -8,15 +8,14 @@ import {
   type Templates,
 } from "@coppice/core";
 import type { BuildLimits } from "../model/build-record.js";
-import type { TemplateRecord } from "../model/template-record.js";
+import { namespaceOf, type TemplateRecord } from "../model/template-record.js";
 import { requireStorage } from "../store/image-keeper.js";
 import type { TemplatesStore } from "../store/templates-store.js";
 import type { TemplatesConfig } from "../templates-config.js";
-import type { Catalog } from "./catalog.js";
-import { namespaceOf } from "./namespace-of.js";
+import { Catalog } from "./catalog.js";
 import { REASONS } from "../reasons.js";
 
-export interface BuildRequestsOptions {
+interface BuildRequestsOptions {
   readonly settings: Pick<
     TemplatesConfig,
     "maxBuilds" | "maxConcurrentBuilds" | "maxTemplates" | "maxStorage" | "maxTags" | "waitingTimeout"
@@ -29,7 +28,7 @@ export interface BuildRequestsOptions {
 }
 
 /** A build as its client asks for it, before it says what to build. */
-export interface WantedBuild {
+interface WantedBuild {
   readonly tenant: string;
   /** `[namespace/]alias[:tag]` */
   readonly name: string;
@@ -38,7 +37,7 @@ export interface WantedBuild {
   readonly backend: string;
 }
 
-export interface RequestedBuild {
+interface RequestedBuild {
   readonly template: TemplateRecord;
   /** A UUID. */
   readonly buildId: string;
@@ -118,7 +117,7 @@ export class BuildRequests {
 }
 
 /** @throws SandboxError invalid_argument for more tags than a template may have. */
-export function requireRoomForTags(
+function requireRoomForTags(
   store: TemplatesStore,
   {
     templateId,
@@ -142,7 +141,7 @@ export function readOnly(name: string): SandboxError {
 }
 
 /** @throws SandboxError invalid_argument `Invalid tag: …` */
-export function parseTag(tag: string): string {
+function parseTag(tag: string): string {
   try {
     return parseTemplateName(`name:${tag}`).tag;
   } catch (error) {
@@ -189,4 +188,47 @@ function newTemplate(owner: string, alias: string, nowMs: number): TemplateRecor
 /** A part of a client's text for a message. */
 function cut(text: string): string {
   return text.length > 100 ? `${text.slice(0, 100)}…` : text;
+}
+
+/** Further tags for a build. */
+interface WantedTags {
+  readonly template: TemplateRecord;
+  /** As its caller calls the template. */
+  readonly name: string;
+  /** One that leads to the build, or the id of the build. */
+  readonly tag: string;
+  /** As `parseTags` returns them. */
+  readonly tags: readonly string[];
+}
+
+/** Gives a ready build more tags. @returns its id. @throws SandboxError with E2B's texts */
+export function assignTags(
+  store: TemplatesStore,
+  { template, name, tag, tags }: WantedTags,
+  { maxTags, nowMs }: { readonly maxTags: number; readonly nowMs: number },
+): string {
+  const build = new Catalog(() => store).tagged(template, tag);
+  if (build === undefined) {
+    const text = `Template '${name}' with tag '${tag}' not found`;
+    throw new SandboxError("template_tag_not_found", text);
+  }
+  requireRoomForTags(store, { templateId: template.id, tags, maxTags });
+  store.atOnce(() => {
+    for (const one of tags) store.tags.assign(template.id, one, build.id, nowMs);
+  });
+  return build.id;
+}
+
+/** Checks tags. @returns each once. @throws SandboxError with E2B's texts, also for none. */
+export function parseTags(tags: readonly string[]): readonly string[] {
+  if (tags.length === 0)
+    throw new SandboxError(REASONS.template_build_invalid, "At least one tag is required");
+  return [...new Set(tags.map(parseTag))];
+}
+
+/** As `parseTags`, for tags to remove: `default` cannot be. */
+export function parseRemovedTags(tags: readonly string[]): readonly string[] {
+  const removed = parseTags(tags);
+  if (!removed.includes("default")) return removed;
+  throw new SandboxError(REASONS.template_build_invalid, "Cannot delete the 'default' tag");
 }

@@ -1,5 +1,35 @@
+import { text } from "node:stream/consumers";
 import { SandboxError } from "@coppice/core";
-import { CONNECTION, CONNECTION_USAGE } from "./connection-options.js";
+
+/** Options of every verb that speaks to a server. */
+export const CONNECTION = { url: { type: "string" }, key: { type: "string" } } as const;
+
+/** As the usage shows them. */
+export const CONNECTION_USAGE = "[--url http://127.0.0.1:3000] [--key <API key or JWT>]";
+
+/** Options for an account of a registry. */
+export const ACCOUNT = {
+  "username": { type: "string" },
+  "password-stdin": { type: "boolean", default: false },
+} as const;
+
+export const ACCOUNT_USAGE = "[--username name --password-stdin]";
+
+/**
+ * The account of a command line, as a request has it; undefined without one. The password comes from stdin: other users
+ * of this machine see arguments.
+ */
+export async function accountOf(values: {
+  readonly "username"?: string | undefined;
+  readonly "password-stdin": boolean;
+}): Promise<object | undefined> {
+  const { username, "password-stdin": isRead } = values;
+  if (username === undefined && !isRead) return undefined;
+  if (username === undefined || !isRead)
+    throw new SandboxError("usage_invalid", "an account is --username and --password-stdin");
+  const password = (await text(process.stdin)).replace(/\r?\n$/, "");
+  return { type: "registry", username, password };
+}
 
 /** Options of the verbs that build templates. */
 export const BUILD_OPTIONS = {

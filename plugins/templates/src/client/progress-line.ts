@@ -1,5 +1,5 @@
-import { visibleText, MEBIBYTE } from "@coppice/core";
-import type { Transfer } from "../model/transfer.js";
+import { MEBIBYTE, visibleText } from "@coppice/core";
+import type { Transfer } from "../model/builder.js";
 
 export interface Progress {
   /** `pulling`, `step` */

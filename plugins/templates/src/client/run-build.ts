@@ -1,14 +1,39 @@
 import { setTimeout as pause } from "node:timers/promises";
-import { printFailure, type VerbAction } from "@coppice/core";
+import { createReadStream } from "node:fs";
+import { request as requestHttp } from "node:http";
+import { request as requestHttps } from "node:https";
+import { Transform } from "node:stream";
+import { pipeline } from "node:stream/promises";
+import { printFailure, SandboxError, type VerbAction } from "@coppice/core";
 import { z } from "zod";
 import { type Progress, ProgressLine, transferProgress } from "./progress-line.js";
-import { transfer } from "../model/transfer.js";
-import { EXIT_INTERRUPTED, withInterrupt } from "./with-interrupt.js";
+import { transfer } from "../model/builder.js";
+import type { PackedFolder } from "../uploads/folder-files.js";
+
+/** 128 and SIGINT. */
+export const EXIT_INTERRUPTED = 130;
+
+/** Runs something that the first Ctrl-C aborts. The second one ends this process at once. */
+export async function withInterrupt<T>(run: (signal: AbortSignal) => Promise<T>): Promise<T> {
+  const aborting = new AbortController();
+  const onInterrupt = (): void => {
+    if (aborting.signal.aborted) process.exit(EXIT_INTERRUPTED);
+    aborting.abort(new Error("interrupted"));
+  };
+  process.on("SIGINT", onInterrupt);
+  process.on("SIGTERM", onInterrupt);
+  try {
+    return await run(aborting.signal);
+  } finally {
+    process.off("SIGINT", onInterrupt);
+    process.off("SIGTERM", onInterrupt);
+  }
+}
 
 type ServerClient = ReturnType<Parameters<VerbAction<unknown>["run"]>[0]["server"]>;
 
 /** A build as the command line asks for it. */
-export interface WantedBuild {
+interface WantedBuild {
   /** Body of `POST /v3/templates`. */
   readonly request: object;
   /** Makes the body of the start, after everything that it needs was uploaded. */
@@ -87,4 +112,37 @@ export async function runBuild(
       await pause(POLL_MS);
     }
   });
+}
+
+const link = z.object({ present: z.boolean(), url: z.string().optional() });
+
+/** Uploads the archive of a COPY step, unless the server has it. @throws SandboxError upload_invalid */
+export async function uploadArchive(
+  { server, templateId, show, signal }: BuildTarget,
+  { path, bytes, hash }: PackedFolder,
+): Promise<void> {
+  const answer = await server.request({ path: `/templates/${templateId}/files/${hash}`, signal });
+  const { present, url } = link.parse(await answer.json());
+  if (present || url === undefined) return;
+  let done = 0;
+  const counter = new Transform({
+    transform(chunk: Buffer, _encoding, next) {
+      done += chunk.length;
+      show({ ...transferProgress({ phase: "pushing", done, total: bytes }), what: "uploading" });
+      next(null, chunk);
+    },
+  });
+  const send = url.startsWith("https:") ? requestHttps : requestHttp;
+  // Not by fetch, which does not tell a stream's length.
+  const upload = send(url, { method: "PUT", headers: { "content-length": bytes }, signal });
+  const status = new Promise<number>((resolve, reject) => {
+    upload.on("error", reject);
+    upload.on("response", (response) => {
+      response.resume();
+      resolve(response.statusCode ?? 0);
+    });
+  });
+  await pipeline(createReadStream(path), counter, upload);
+  const code = await status;
+  if (code >= 300) throw new SandboxError("upload_invalid", `the server answered ${code} to an upload`);
 }

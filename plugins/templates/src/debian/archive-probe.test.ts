@@ -3,7 +3,7 @@ import { once } from "node:events";
 import { createServer as createHttpServer } from "node:http";
 import { type AddressInfo, createServer, type Server } from "node:net";
 import { describe, it, type TestContext } from "node:test";
-import { ArchiveProbe } from "./archive-probe.js";
+import { ArchiveProbe } from "./debian-archives.js";
 
 async function listen(server: Server, context: TestContext): Promise<string> {
   server.listen(0, "127.0.0.1");

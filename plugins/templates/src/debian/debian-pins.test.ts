@@ -21,9 +21,8 @@ import { after, before, describe, it } from "node:test";
 import { fileURLToPath } from "node:url";
 import { missingPrograms } from "../testing/missing-programs.js";
 import { templatesConfig } from "../templates-config.js";
-import { ARCHITECTURE } from "../images/architecture.js";
+import { ARCHITECTURE, HostPrograms } from "../images/host-programs.js";
 import { DebianImages } from "./debian-image.js";
-import { HostPrograms } from "../images/host-programs.js";
 import type { MadeImage } from "../images/made-image.js";
 
 const SUITE = /^VERSION_CODENAME=(.+)$/m.exec(readFileSync("/etc/os-release", "utf8"))?.[1] ?? "";

@@ -1,7 +1,7 @@
 import { processEnvironment } from "@coppice/core";
-import { type Exit, type Sandbox, SandboxError, exitText } from "@coppice/core/backend";
-import type { BuildContext } from "../model/build-context.js";
-import type { LogLevel } from "../model/build-log.js";
+import { type Exit, exitText, type Sandbox, SandboxError } from "@coppice/core/backend";
+import type { BuildContext } from "../model/layer.js";
+import type { LogLevel } from "../model/build-record.js";
 import { runInGuest } from "./guest-run.js";
 import { OutputLines } from "../model/output-lines.js";
 

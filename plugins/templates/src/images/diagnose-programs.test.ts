@@ -1,8 +1,7 @@
 import assert from "node:assert/strict";
 import { it } from "node:test";
 import { templatesConfig } from "../templates-config.js";
-import { diagnosePrograms } from "./diagnose-programs.js";
-import { HostPrograms } from "./host-programs.js";
+import { diagnosePrograms, HostPrograms } from "./host-programs.js";
 
 it("the doctor names each program that the configured templates need and that is missing", async () => {
   const programs = new HostPrograms();

@@ -1,7 +1,16 @@
 import { DEFAULT_PATH, runToEnd } from "@coppice/core/backend";
 import { type AgentConnection, type SpawnRequest, startHostAgent } from "@coppice/agent";
-import { BoundedBytes, SandboxError } from "@coppice/core";
+import { BoundedBytes, type Finding, SandboxError } from "@coppice/core";
 import { OutputLines } from "../model/output-lines.js";
+import type { TemplatesConfig } from "../templates-config.js";
+
+const NAMES: Readonly<Record<string, string>> = { x64: "amd64", ia32: "386" };
+
+/** This host's, in the names of images. */
+export const ARCHITECTURE: string = NAMES[process.arch] ?? process.arch;
+
+/** System that images are made for. */
+export const SYSTEM = process.platform === "freebsd" ? "freebsd" : "linux";
 
 export interface HostRun {
   readonly args: readonly string[];
@@ -15,7 +24,7 @@ export interface HostRun {
   readonly onLine?: (line: string) => void;
 }
 
-export interface HostResult {
+interface HostResult {
   /** 127 when the program is missing, undefined when a signal ended it. */
   readonly code: number | undefined;
   /** The end of its output. */
@@ -77,4 +86,40 @@ export class HostPrograms {
     });
     return this.#agent;
   }
+}
+
+interface DiagnosedPrograms {
+  readonly programs: Pick<HostPrograms, "run">;
+  readonly settings: Pick<TemplatesConfig, "images" | "debian">;
+  /** True where the configuration has a template of Debian packages. */
+  readonly needsDebian: boolean;
+  readonly signal: AbortSignal;
+}
+
+/** Looks for the programs that images are made with, for `coppice doctor`. */
+export async function diagnosePrograms(options: DiagnosedPrograms): Promise<readonly Finding[]> {
+  const { images, debian } = options.settings;
+  const found = [diagnose(options, images.skopeo, "skopeo", "images.skopeo", "images cannot be pulled")];
+  if (options.needsDebian) {
+    const without = "templates of Debian packages cannot be built";
+    found.push(diagnose(options, debian.mmdebstrap, "mmdebstrap", "debian.mmdebstrap", without));
+  }
+  return Promise.all(found);
+}
+
+async function diagnose(
+  { programs, signal }: DiagnosedPrograms,
+  path: string,
+  name: string,
+  key: string,
+  without: string,
+): Promise<Finding> {
+  const run = { args: ["--version"], cwd: "/", environment: {}, signal };
+  const { code, output } = await programs.run(path, run);
+  if (code === 0) return { severity: "ok", message: output.trim() };
+  return {
+    severity: "warn",
+    message: `${without}: ${name} does not run`,
+    fix: `install ${name} (Debian: apt-get install ${name}, FreeBSD: pkg install ${name}), or set templates.${key}`,
+  };
 }

@@ -13,7 +13,7 @@ import {
   type TestRegistryOptions,
   writeImageLayout,
 } from "@coppice/core/testing";
-import type { RegistryCredentials } from "../model/registry-credentials.js";
+import type { RegistryCredentials } from "../model/build-request.js";
 import { templatesConfig } from "../templates-config.js";
 import { missingPrograms } from "../testing/missing-programs.js";
 import { HostPrograms } from "./host-programs.js";

@@ -8,7 +8,7 @@ import { join } from "node:path";
 import { after, before, describe, it } from "node:test";
 import { severalTenants } from "@coppice/core";
 import { type DockerRegistry, openDockerRegistry, tarArchive } from "@coppice/core/testing";
-import type { Transfer } from "../model/transfer.js";
+import type { Transfer } from "../model/builder.js";
 import { templatesConfig } from "../templates-config.js";
 import { missingPrograms } from "../testing/missing-programs.js";
 import { HostPrograms } from "./host-programs.js";

@@ -2,10 +2,10 @@ import { randomUUID } from "node:crypto";
 import { mkdir, rm } from "node:fs/promises";
 import { join } from "node:path";
 import { messageOf, SandboxError, Semaphore, type Tenants } from "@coppice/core";
-import { BuildFailure } from "../model/build-failure.js";
-import { hostFailure } from "../model/host-failure.js";
-import type { RegistryCredentials } from "../model/registry-credentials.js";
-import type { TransferReport } from "../model/transfer.js";
+import { BuildFailure } from "../model/build-record.js";
+import { copyByGate, hostFailure } from "./skopeo-copy.js";
+import type { RegistryCredentials } from "../model/build-request.js";
+import type { TransferReport } from "../model/builder.js";
 import type { TemplatesConfig } from "../templates-config.js";
 import type { HostPrograms } from "./host-programs.js";
 import { type ImageReference, isDigest, parseImageReference } from "./image-reference.js";
@@ -13,8 +13,7 @@ import { openPushGate, refusalOf } from "./push-gate.js";
 import { RegistryAccess, type RegistrySettings } from "./registry-access.js";
 import { RegistryClient } from "./registry-client.js";
 import { loginOf } from "./registry-login.js";
-import { copyByGate } from "./skopeo-copy.js";
-import { LAYOUT_NAME, layerOfArchive, type LayoutLayer, writeLayout } from "./write-layout.js";
+import { layerOfArchive, LAYOUT_NAME, type LayoutLayer, writeLayout } from "./write-layout.js";
 import { REASONS } from "../reasons.js";
 
 export interface PushTarget {

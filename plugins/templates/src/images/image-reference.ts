@@ -1,4 +1,4 @@
-import { BuildFailure } from "../model/build-failure.js";
+import { BuildFailure } from "../model/build-record.js";
 
 /** Parts of `[registry/]repository[:tag][@digest]`, as Docker reads it. */
 export interface ImageReference {

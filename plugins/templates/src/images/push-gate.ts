@@ -2,9 +2,13 @@ import type { IncomingMessage, ServerResponse } from "node:http";
 import { Transform } from "node:stream";
 import { pipeline } from "node:stream/promises";
 import { z } from "zod";
-import { openLoopbackGate, type RegistryGate } from "./loopback-gate.js";
-import { readBounded } from "./read-bounded.js";
-import type { RegistryAnswer, RegistryClient, RegistryRequest } from "./registry-client.js";
+import { openLoopbackGate, type RegistryGate } from "./registry-gate.js";
+import {
+  readBounded,
+  type RegistryAnswer,
+  type RegistryClient,
+  type RegistryRequest,
+} from "./registry-client.js";
 
 export interface PushGateOptions {
   readonly client: RegistryClient;

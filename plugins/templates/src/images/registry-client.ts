@@ -1,17 +1,42 @@
-import { type IncomingMessage, request as requestHttp, type ClientRequest } from "node:http";
+import { type ClientRequest, type IncomingMessage, request as requestHttp } from "node:http";
 import { request as requestHttps } from "node:https";
 import type { Readable } from "node:stream";
 import { pipeline } from "node:stream/promises";
-import { failedConnection, joinChunks, paceReads } from "@coppice/core";
+import type { Socket } from "node:net";
+import { failedConnection, joinChunks, paceReads, parseJson } from "@coppice/core";
 import { z } from "zod";
 import type { TemplatesConfig } from "../templates-config.js";
 import { type RegistryAccess, RegistryRefused, type Repository } from "./registry-access.js";
 import type { RegistryLogin } from "./registry-login.js";
-import { readBounded } from "./read-bounded.js";
 import type { Agents } from "./registry-proxy.js";
-import type { Socket } from "node:net";
 
-export interface RegistryClientOptions {
+/** Limits of JSON that a registry sends. */
+export interface JsonLimits {
+  readonly maxMetadata: number;
+  readonly maxValues: number;
+}
+
+/** Reads a stream to its end. @throws Error when it has more bytes than that; the stream is destroyed then. */
+export async function readBounded(stream: AsyncIterable<Uint8Array>, mostBytes: number): Promise<Buffer> {
+  const chunks: Uint8Array[] = [];
+  let bytes = 0;
+  for await (const chunk of stream) {
+    bytes += chunk.byteLength;
+    if (bytes > mostBytes) throw new Error(`the answer has more than ${mostBytes} bytes`);
+    chunks.push(chunk);
+  }
+  return Buffer.concat(chunks);
+}
+
+/** Reads a stream of JSON. @throws Error when it is no JSON, or has more than the limits. */
+export async function readJson(
+  stream: AsyncIterable<Uint8Array>,
+  { maxMetadata, maxValues }: JsonLimits,
+): Promise<unknown> {
+  return parseJson(await readBounded(stream, maxMetadata), maxValues);
+}
+
+interface RegistryClientOptions {
   readonly access: RegistryAccess;
   readonly repository: Repository;
   readonly login: RegistryLogin | undefined;

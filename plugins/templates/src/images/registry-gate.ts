@@ -1,12 +1,64 @@
-import { createHash } from "node:crypto";
-import type { ServerResponse } from "node:http";
+import { createHash, randomBytes } from "node:crypto";
+import { createServer, type IncomingMessage, type ServerResponse } from "node:http";
 import { Transform } from "node:stream";
 import { pipeline } from "node:stream/promises";
-import { parseJson } from "@coppice/core";
+import { once } from "node:events";
+import type { AddressInfo } from "node:net";
+import { parseJson, secretEqual } from "@coppice/core";
 import { z } from "zod";
-import { openLoopbackGate, type RegistryGate } from "./loopback-gate.js";
-import { type JsonLimits, readBounded } from "./read-bounded.js";
-import type { RegistryAnswer, RegistryClient } from "./registry-client.js";
+import { type JsonLimits, readBounded, type RegistryAnswer, type RegistryClient } from "./registry-client.js";
+
+/** An open gate. */
+export interface RegistryGate extends AsyncDisposable {
+  /** `127.0.0.1:<port>`. Its one repository is `image`. */
+  readonly address: string;
+  readonly username: string;
+  readonly password: string;
+  /** Reason for the first refusal, if there was one. The message is for the client. */
+  readonly refusal: Error | undefined;
+}
+
+const USERNAME = "skopeo";
+
+/**
+ * Opens a registry on loopback for one program and one image.
+ * @param serve answers a request that has the gate's account; what it throws is the refusal.
+ */
+export async function openLoopbackGate(
+  serve: (request: IncomingMessage, response: ServerResponse) => Promise<void>,
+): Promise<RegistryGate> {
+  const password = randomBytes(24).toString("base64url");
+  const expected = `Basic ${Buffer.from(`${USERNAME}:${password}`).toString("base64")}`;
+  const state: { refusal: Error | undefined } = { refusal: undefined };
+  const server = createServer((request, response) => {
+    if (!secretEqual(expected, request.headers.authorization ?? "")) {
+      response.writeHead(401, { "www-authenticate": 'Basic realm="gate"' }).end();
+    } else if (request.url === "/v2/") response.writeHead(200).end();
+    else {
+      serve(request, response).catch((error: unknown) => {
+        state.refusal ??= error instanceof Error ? error : new Error(String(error));
+        if (response.headersSent) response.destroy();
+        else response.writeHead(403).end();
+      });
+    }
+  });
+  server.listen(0, "127.0.0.1");
+  await once(server, "listening");
+  const { port } = server.address() as AddressInfo;
+  return {
+    address: `127.0.0.1:${port}`,
+    username: USERNAME,
+    password,
+    get refusal() {
+      return state.refusal;
+    },
+    async [Symbol.asyncDispose]() {
+      server.closeAllConnections();
+      server.close();
+      await once(server, "close");
+    },
+  };
+}
 
 /** A manifest as a registry sent it. */
 export interface Manifest {
@@ -16,7 +68,7 @@ export interface Manifest {
   readonly body: Buffer;
 }
 
-export interface RegistryGateOptions extends JsonLimits {
+interface RegistryGateOptions extends JsonLimits {
   readonly client: RegistryClient;
   /** Answered without another request. */
   readonly manifest: Manifest;

@@ -1,7 +1,7 @@
 import { AwsV4Signer } from "aws4fetch";
 import { z } from "zod";
-import { BuildFailure } from "../model/build-failure.js";
-import type { RegistryCredentials } from "../model/registry-credentials.js";
+import { BuildFailure } from "../model/build-record.js";
+import type { RegistryCredentials } from "../model/build-request.js";
 import type { RegistryProxy } from "./registry-proxy.js";
 
 /** An account of a registry. */

@@ -1,13 +1,24 @@
 import { realpath, writeFile } from "node:fs/promises";
 import { join } from "node:path";
-import { MEBIBYTE } from "@coppice/core";
-import { BuildFailure } from "../model/build-failure.js";
-import { ARCHITECTURE, SYSTEM } from "./architecture.js";
-import type { HostPrograms } from "./host-programs.js";
-import type { RegistryGate } from "./loopback-gate.js";
+import { MEBIBYTE, SandboxError } from "@coppice/core";
+import { BuildFailure } from "../model/build-record.js";
+import { ARCHITECTURE, type HostPrograms, SYSTEM } from "./host-programs.js";
+import type { RegistryGate } from "./registry-gate.js";
 import { LAYOUT_NAME } from "./write-layout.js";
 
-export type GateCopy = {
+/**
+ * A failed access to a file of this host, whose message has a path, which no client may see.
+ * @returns the error to throw in its place; undefined for an error of another kind.
+ */
+export function hostFailure(error: unknown): Error | undefined {
+  if (!(error instanceof Error)) return undefined;
+  const { code, path } = error as NodeJS.ErrnoException;
+  if (code === "ENOSPC" || code === "EDQUOT")
+    return new SandboxError("store_unavailable", "the server has no room on its disk", { cause: error });
+  return path === undefined ? undefined : error;
+}
+
+type GateCopy = {
   readonly programs: HostPrograms;
   readonly skopeo: string;
   /** Has the layout `image`, or gets it. */

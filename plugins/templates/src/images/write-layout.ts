@@ -4,7 +4,7 @@ import { rename, stat, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { pipeline } from "node:stream/promises";
 import { createGzip } from "node:zlib";
-import { ARCHITECTURE } from "./architecture.js";
+import { ARCHITECTURE } from "./host-programs.js";
 
 /** Name of the image in a layout of ours. */
 export const LAYOUT_NAME = "image";

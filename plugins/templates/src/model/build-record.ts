@@ -1,6 +1,36 @@
 import type { Inferred } from "@coppice/core";
 import { z } from "zod";
-import type { BuildResult } from "./build-context.js";
+import type { BuildResult } from "./layer.js";
+
+export type LogLevel = LogEntry["level"];
+
+/** From the least on. */
+export const LOG_LEVELS = ["debug", "info", "warn", "error"] as const;
+
+export type LogEntry = Inferred<typeof logEntry>;
+
+export const logEntry = z.object({
+  atMs: z.number(),
+  level: z.enum(LOG_LEVELS),
+  message: z.string(),
+  /** `base`, the number of a step from `1` on, or `finalize`. */
+  step: z.string().optional(),
+});
+
+/** Takes the lines of a build while it runs. */
+export type BuildLog = (entry: Omit<LogEntry, "atMs">) => void;
+
+/** A build failed for a reason that its client is told. */
+export class BuildFailure extends Error {
+  override readonly name = "BuildFailure";
+  /** As `LogEntry.step`: clients show the line of their code that made the step. */
+  readonly step: string | undefined;
+
+  constructor(message: string, step: string | undefined, options?: ErrorOptions) {
+    super(message, options);
+    this.step = step;
+  }
+}
 
 /** Of a sandbox of a template. */
 export const LEAST_MEMORY_MIB = 128;

@@ -1,5 +1,15 @@
 import type { Limits } from "@coppice/core/backend";
-import type { RegistryCredentials } from "./registry-credentials.js";
+
+/** Credentials of an image registry. They are kept in memory only. */
+export type RegistryCredentials =
+  | { readonly type: "registry"; readonly username: string; readonly password: string }
+  | {
+      readonly type: "aws";
+      readonly awsAccessKeyId: string;
+      readonly awsSecretAccessKey: string;
+      readonly awsRegion: string;
+    }
+  | { readonly type: "gcp"; readonly serviceAccountJson: string };
 
 /** One step, as E2B's clients send it. */
 export interface BuildStep {

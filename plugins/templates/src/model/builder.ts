@@ -1,8 +1,19 @@
-import type { BuildLog } from "./build-log.js";
+import { z } from "zod";
+import type { BuildLog } from "./build-record.js";
 import type { BuildRequest } from "./build-request.js";
-import type { BuildResult } from "./build-context.js";
-import type { TransferReport } from "./transfer.js";
-import type { Layers } from "./layer.js";
+import type { BuildResult, Layers } from "./layer.js";
+
+/** How far a transfer has come, in bytes. The total is undefined where it is unknown. */
+export const transfer = z.object({
+  phase: z.enum(["packing", "pulling", "pushing"]),
+  done: z.number(),
+  total: z.number().optional(),
+});
+
+export type Transfer = Readonly<z.infer<typeof transfer>>;
+
+/** Takes reports while a transfer goes on. */
+export type TransferReport = (transfer: Transfer) => void;
 
 /** The finished build of a template that another one starts from. */
 export interface SourceBuild extends BuildResult {

@@ -1,6 +1,5 @@
 import type { TemplateFacts } from "@coppice/core";
-import type { ImageId } from "@coppice/core/backend";
-import type { BuildContext } from "./build-context.js";
+import type { ImageId, Limits } from "@coppice/core/backend";
 
 /** The start command of a build, as its sandboxes record it. */
 export type StartCommand = NonNullable<NonNullable<TemplateFacts["build"]>["start"]>;
@@ -33,4 +32,24 @@ export interface Layers {
   nameImage(): ImageId;
   /** Records the bytes of an image that was made, which count from then on. */
   measured(image: ImageId, bytes: number): void;
+}
+
+/** What the steps of a build have set; the later ones and the template's sandboxes go on from here. */
+export interface BuildContext {
+  /** Of the image's ENV, then of ENV steps. Seen by steps and start commands, not by a sandbox's own commands. */
+  readonly environment: Readonly<Record<string, string>>;
+  readonly user: string;
+  /** Undefined = the home of the user. */
+  readonly workdir: string | undefined;
+  /** Limits of the pushed template that a build restores. */
+  readonly limits?: Pick<Limits, "cpuCount" | "memoryMiB" | "diskMiB"> | undefined;
+}
+
+/** A finished build. */
+export interface BuildResult {
+  readonly image: ImageId;
+  readonly context: BuildContext;
+  readonly start: StartCommand | undefined;
+  /** Bytes of its files. */
+  readonly bytes: number;
 }

@@ -1,7 +1,45 @@
 import { posix } from "node:path";
-import { parseJson } from "@coppice/core";
+import { MEBIBYTE, parseJson } from "@coppice/core";
 import { z } from "zod";
-import type { BuildContext, BuildResult } from "./build-context.js";
+import type { BuildContext, BuildResult } from "./layer.js";
+import { type BuildLimits, LEAST_MEMORY_MIB } from "./build-record.js";
+import type { BuildRequest } from "./build-request.js";
+import type { TemplatesConfig } from "../templates-config.js";
+
+/** Limits of a pushed template, as far as this server allows them; undefined where a build does not restore them. */
+export function restoredLimits(
+  { limits: asked, restore }: Pick<BuildRequest, "limits" | "restore">,
+  { context: { limits } }: Pick<BuildResult, "context">,
+  settings: Pick<
+    TemplatesConfig,
+    "maxCpuCount" | "maxMemory" | "maxDisk" | "defaultCpuCount" | "defaultMemory"
+  >,
+  warn: (message: string) => void,
+): BuildLimits | undefined {
+  if (restore?.limits !== true || limits === undefined) return undefined;
+  const atMost = (wanted: number, most: number, unit: string): number => {
+    if (wanted > most) warn(`The template has ${wanted} ${unit}, of which this server allows ${most}`);
+    return Math.min(wanted, most);
+  };
+  const { diskMiB } = limits;
+  const memoryMiB = limits.memoryMiB ?? asked.memoryMiB ?? Math.floor(settings.defaultMemory / MEBIBYTE);
+  return {
+    cpuCount: atMost(
+      limits.cpuCount ?? asked.cpuCount ?? settings.defaultCpuCount,
+      settings.maxCpuCount,
+      "CPUs",
+    ),
+    memoryMiB: atMost(
+      Math.max(memoryMiB, LEAST_MEMORY_MIB),
+      Math.floor(settings.maxMemory / MEBIBYTE),
+      "MiB of memory",
+    ),
+    diskMiB:
+      diskMiB === undefined
+        ? undefined
+        : atMost(diskMiB, Math.floor(settings.maxDisk / MEBIBYTE), "MiB of disk"),
+  };
+}
 
 /** Label of an image's configuration with the template that the image was made of, in JSON. */
 export const LABEL = "io.coppice.template";
@@ -11,7 +49,7 @@ const VERSION = 1;
 export interface PushedTemplate extends Required<BuildContext>, Pick<BuildResult, "start"> {}
 
 /** Configuration of an image's programs, as OCI has it. */
-export interface ImageSettings {
+interface ImageSettings {
   readonly User: string;
   readonly WorkingDir?: string;
   readonly Env: readonly string[];

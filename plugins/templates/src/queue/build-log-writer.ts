@@ -1,6 +1,6 @@
 import type { Clock, Logger } from "@coppice/core";
-import type { LogEntry } from "../model/build-log.js";
-import type { LogTable } from "../store/log-table.js";
+import type { LogEntry } from "../model/build-record.js";
+import type { LogTable } from "../store/build-table.js";
 
 export interface BuildLogWriterOptions {
   readonly buildId: string;

@@ -7,23 +7,61 @@ import {
   type Tenants,
 } from "@coppice/core";
 import { Semaphore } from "@coppice/core/backend";
+import { Counter, Gauge, Histogram, type Registry } from "prom-client";
 import type { Catalog } from "../catalog/catalog.js";
-import { BuildFailure } from "../model/build-failure.js";
-import type { BuildLimits, BuildReason, BuildRecord } from "../model/build-record.js";
-import type { BuildLog } from "../model/build-log.js";
+import {
+  BuildFailure,
+  type BuildLimits,
+  type BuildLog,
+  type BuildReason,
+  type BuildRecord,
+} from "../model/build-record.js";
 import type { BuildRequest } from "../model/build-request.js";
-import type { BuildResult } from "../model/build-context.js";
-import type { Builder, SourceBuild } from "../model/builder.js";
+import type { BuildResult } from "../model/layer.js";
+import type { Builder, SourceBuild, Transfer } from "../model/builder.js";
 import { SERVER, type TemplateReference } from "../model/template-record.js";
-import type { Transfer } from "../model/transfer.js";
 import type { ImageKeeper } from "../store/image-keeper.js";
 import type { TemplatesStore } from "../store/templates-store.js";
 import type { TemplatesConfig } from "../templates-config.js";
 import type { Uploads } from "../uploads/uploads.js";
 import { BuildLogWriter } from "./build-log-writer.js";
-import { restoredLimits } from "./restored-limits.js";
-import type { TemplatesMetrics } from "./templates-metrics.js";
+import { restoredLimits } from "../model/pushed-template.js";
 import { REASONS } from "../reasons.js";
+
+type TemplatesMetrics = ReturnType<typeof templatesMetrics>;
+
+/** @param running called at each scrape: number of builds that run or wait for their turn. */
+export function templatesMetrics(registry: Registry, running: () => number) {
+  const registers = [registry];
+  const builds = new Counter({
+    name: "coppice_templates_builds_total",
+    help: "Builds of templates that were started, by how they ended.",
+    labelNames: ["status"],
+    registers,
+  });
+  for (const status of ["ready", "error"]) builds.inc({ status }, 0);
+  const seconds = new Histogram({
+    name: "coppice_templates_build_seconds",
+    help: "Time from the start of a build to its end.",
+    buckets: [1, 2.5, 5, 10, 30, 60, 150, 300, 600, 1800, 3600],
+    registers,
+  });
+  new Gauge({
+    name: "coppice_templates_builds_active",
+    help: "Builds that run now, or wait for their turn.",
+    registers,
+    collect() {
+      this.set(running());
+    },
+  });
+  return {
+    /** @param tookMs undefined for one that was cancelled. */
+    ended(status: "ready" | "error", tookMs?: number) {
+      builds.inc({ status });
+      if (tookMs !== undefined) seconds.observe(tookMs / 1000);
+    },
+  };
+}
 
 /** The other servers, which are told of builds, and have templates that these start from. */
 export interface OtherServers {
@@ -35,7 +73,7 @@ export interface OtherServers {
   soon(): void;
 }
 
-export interface BuildQueueOptions {
+interface BuildQueueOptions {
   readonly builder: Builder;
   readonly store: () => TemplatesStore;
   readonly catalog: Catalog;

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { it } from "node:test";
 import { templatesConfig } from "../templates-config.js";
-import { restoredLimits } from "./restored-limits.js";
+import { restoredLimits } from "../model/pushed-template.js";
 
 it("restores limits of a pushed template as far as sandboxes can have them here", () => {
   const settings = templatesConfig.parse({ maxCpuCount: 8, maxMemory: "4GiB", maxDisk: "10GiB" });

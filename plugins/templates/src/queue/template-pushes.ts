@@ -11,7 +11,7 @@ import type { Catalog } from "../catalog/catalog.js";
 import type { ImagePusher, PushTarget } from "../images/image-pusher.js";
 import { imageSettingsOf, LABEL, type PushedTemplate, readPushedTemplate } from "../model/pushed-template.js";
 import { SERVER } from "../model/template-record.js";
-import type { TransferReport } from "../model/transfer.js";
+import type { TransferReport } from "../model/builder.js";
 import type { ImageKeeper } from "../store/image-keeper.js";
 import type { TemplatesStore } from "../store/templates-store.js";
 import type { TemplatesConfig } from "../templates-config.js";

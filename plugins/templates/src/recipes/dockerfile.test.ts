@@ -1,7 +1,6 @@
 import assert from "node:assert/strict";
 import { it } from "node:test";
-import { parseDockerfile } from "./dockerfile.js";
-import { DockerfileError } from "./dockerfile-error.js";
+import { DockerfileError, parseDockerfile } from "./dockerfile.js";
 
 const DOCKERFILE = String.raw`# syntax=docker/dockerfile:1
 FROM debian:12 AS only

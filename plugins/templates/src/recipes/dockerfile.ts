@@ -1,8 +1,35 @@
-import { type Copy, DockerfileParser, type Env, type Instruction, type Run } from "dockerfile-ast";
-import type { BuildStep } from "../model/build-request.js";
-import { errorAt } from "./dockerfile-error.js";
 import { posix } from "node:path";
+import { type Copy, DockerfileParser, type Env, type Instruction, type Run } from "dockerfile-ast";
 import { z } from "zod";
+import type { BuildStep } from "../model/build-request.js";
+
+/** Steps of a Dockerfile from root's `/` on, as in Docker, to the user of sandboxes, as E2B's clients send them. */
+export function asInDocker(steps: readonly BuildStep[]): readonly BuildStep[] {
+  const step = (type: string, value: string): BuildStep => ({
+    type,
+    args: [value],
+    filesHash: undefined,
+    force: false,
+  });
+  const has = (type: string): boolean => steps.some((each) => each.type === type);
+  return [
+    step("USER", "root"),
+    step("WORKDIR", "/"),
+    ...steps,
+    ...(has("USER") ? [] : [step("USER", "user")]),
+    ...(has("WORKDIR") ? [] : [step("WORKDIR", "/home/user")]),
+  ];
+}
+
+/** A Dockerfile, or a line of it, cannot be built here. The message names the line. */
+export class DockerfileError extends Error {
+  override readonly name = "DockerfileError";
+}
+
+function errorAt(instruction: Instruction, reason: string): DockerfileError {
+  const line = instruction.getInstructionRange().start.line + 1;
+  return new DockerfileError(`line ${line}: ${instruction.getInstruction()}: ${reason}`);
+}
 
 /** What a Dockerfile of one stage says. */
 export interface ParsedDockerfile {

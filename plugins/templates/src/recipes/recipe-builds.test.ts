@@ -6,11 +6,11 @@ import { DatabaseSync } from "node:sqlite";
 import { after, before, beforeEach, describe, it } from "node:test";
 import { setTimeout } from "node:timers/promises";
 import { Templates } from "@coppice/core";
-import { BuildFailure } from "../model/build-failure.js";
+import { BuildFailure } from "../model/build-record.js";
 import {
   type TemplatesServer,
-  type TemplatesServerOptions,
   templatesServer,
+  type TemplatesServerOptions,
 } from "../testing/templates-server.js";
 
 interface Listed {

@@ -8,17 +8,13 @@ import {
   type Templates,
 } from "@coppice/core";
 import type { Limits, SandboxBackend } from "@coppice/core/backend";
-import type { Catalog, ConfiguredSource, ReadyBuild } from "../catalog/catalog.js";
-import { factsOf } from "../catalog/built-templates.js";
-import { namespaceOf } from "../catalog/namespace-of.js";
-import { BuildFailure } from "../model/build-failure.js";
-import type { BuildLimits, BuildReason } from "../model/build-record.js";
-import { SERVER } from "../model/template-record.js";
+import { type Catalog, type ConfiguredSource, factsOf, type ReadyBuild } from "../catalog/catalog.js";
+import { namespaceOf, SERVER } from "../model/template-record.js";
+import { BuildFailure, type BuildLimits, type BuildReason } from "../model/build-record.js";
 import type { BuildQueue } from "../queue/build-queue.js";
 import type { TemplatesStore } from "../store/templates-store.js";
 import type { Uploads } from "../uploads/uploads.js";
-import type { Recipe } from "./recipe.js";
-import { packFiles } from "./recipe-files.js";
+import { packFiles, type Recipe } from "./recipe.js";
 import { RecipeProgress, remedyFor } from "./recipe-progress.js";
 import { REASONS } from "../reasons.js";
 

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { it } from "node:test";
-import type { LogLevel } from "../model/build-log.js";
-import type { Transfer } from "../model/transfer.js";
+import type { LogLevel } from "../model/build-record.js";
+import type { Transfer } from "../model/builder.js";
 import { RecipeProgress } from "./recipe-progress.js";
 
 function watched(steps: number) {

@@ -1,8 +1,7 @@
 import type { Logger } from "@coppice/core";
 import type { SandboxBackend } from "@coppice/core/backend";
-import type { BuildLog } from "../model/build-log.js";
-import type { BuildReason } from "../model/build-record.js";
-import type { Transfer } from "../model/transfer.js";
+import type { BuildLog, BuildReason } from "../model/build-record.js";
+import type { Transfer } from "../model/builder.js";
 
 /** Beside its steps a build makes its base and its last image. */
 const FIRST_AND_LAST = 2;

@@ -3,9 +3,9 @@ import { mkdir, mkdtemp, rm, utimes, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { it } from "node:test";
-import { ARCHITECTURE } from "../images/architecture.js";
+import { ARCHITECTURE } from "../images/host-programs.js";
 import { formatLock } from "../model/contents-lock.js";
-import { recipeSettings } from "../model/recipe-settings.js";
+import { recipeSettings } from "../templates-config.js";
 import { readRecipe } from "./recipe.js";
 
 const YAML = `

@@ -4,14 +4,39 @@ import { dirname, extname, resolve } from "node:path";
 import { messageOf, type Templates } from "@coppice/core";
 import { parse } from "yaml";
 import { z } from "zod";
-import { ARCHITECTURE } from "../images/architecture.js";
+import { ARCHITECTURE } from "../images/host-programs.js";
 import type { BuildBase, BuildStep, Lock } from "../model/build-request.js";
 import { type ContentsLock, parseLock } from "../model/contents-lock.js";
-import { type RecipeSettings, recipeSettings } from "../model/recipe-settings.js";
-import type { Pins } from "../templates-config.js";
-import { asInDocker } from "./as-in-docker.js";
-import { type ParsedDockerfile, parseDockerfile } from "./dockerfile.js";
-import { withFiles } from "./recipe-files.js";
+import { type Pins, type RecipeSettings, recipeSettings } from "../templates-config.js";
+import { asInDocker, type ParsedDockerfile, parseDockerfile } from "./dockerfile.js";
+import { type FilesToPack, findFiles, hashFolder, packFolder, readIgnored } from "../uploads/folder-files.js";
+
+/** A COPY step with the name of an archive of its files, which changes with them; other steps as they are. @throws Error */
+async function withFiles(step: BuildStep, folder: string | undefined): Promise<BuildStep> {
+  if (step.type !== "COPY") return step;
+  if (folder === undefined) throw new Error("COPY: a recipe of the configuration has no folder to copy from");
+  try {
+    return { ...step, filesHash: await hashFolder(await filesOf(step, folder)) };
+  } catch (error) {
+    throw new Error(`COPY ${step.args[0]}: ${messageOf(error)}`, { cause: error });
+  }
+}
+
+/** Writes the archive of a COPY step. @throws Error, the signal's reason */
+export async function packFiles(
+  { step, folder, path }: { readonly step: BuildStep; readonly folder: string; readonly path: string },
+  signal: AbortSignal,
+): Promise<void> {
+  await packFolder(await filesOf(step, folder), path, signal);
+}
+
+async function filesOf({ args }: BuildStep, folder: string): Promise<FilesToPack> {
+  const [source = ""] = args;
+  const files = await findFiles(folder, source, await readIgnored(folder));
+  if (files.length === 0) throw new Error("the folder has no such file");
+  // Times of a checkout are no part of a recipe.
+  return { folder, files: files.map((file) => ({ ...file, modifiedAt: new Date(0) })), of: args };
+}
 
 /** Counts changes of what a recipe is built to. */
 const VERSION = 2;

@@ -1,8 +1,8 @@
 import { abortAfter, type Clock, type Logger, SandboxError } from "@coppice/core";
 import type { Backends } from "@coppice/core/backend";
 import type { ImagePuller } from "../images/image-puller.js";
-import { BuildFailure } from "../model/build-failure.js";
-import type { RegistryCredentials } from "../model/registry-credentials.js";
+import { BuildFailure } from "../model/build-record.js";
+import type { RegistryCredentials } from "../model/build-request.js";
 import { SERVER } from "../model/template-record.js";
 import type { ImageKeeper } from "../store/image-keeper.js";
 import type { TemplatesStore } from "../store/templates-store.js";

@@ -7,7 +7,7 @@ import {
   type SnapshotRecord,
 } from "@coppice/core";
 import { fakeClock } from "@coppice/core/testing";
-import { sharedText } from "./shared-record.js";
+import { sharedText } from "./shared-catalog.js";
 import { TemplateSharing, type TemplateSharingOptions } from "./template-sharing.js";
 
 const BUILD = "6f1c0b0e-4d3f-4a53-8a53-0f6c37c5b6aa";

@@ -8,19 +8,22 @@ import {
   type SnapshotRecord,
   type TemplateFacts,
 } from "@coppice/core";
-import { namespaceOf } from "../catalog/namespace-of.js";
+import {
+  namespaceOf,
+  SERVER,
+  type TemplateRecord,
+  type TemplateReference,
+} from "../model/template-record.js";
 import { Semaphore } from "@coppice/core/backend";
-import { factsOf } from "../catalog/built-templates.js";
+import { factsOf } from "../catalog/catalog.js";
 import { LEAST_MEMORY_MIB } from "../model/build-record.js";
 import type { SourceBuild } from "../model/builder.js";
-import type { RegistryCredentials } from "../model/registry-credentials.js";
-import { SERVER, type TemplateRecord, type TemplateReference } from "../model/template-record.js";
+import type { RegistryCredentials } from "../model/build-request.js";
 import type { OtherServers } from "../queue/build-queue.js";
 import type { TemplatePushes, WantedPush } from "../queue/template-pushes.js";
 import type { ImageKeeper } from "../store/image-keeper.js";
 import type { TemplatesStore } from "../store/templates-store.js";
-import { SharedCatalog, type SharedTemplate } from "./shared-catalog.js";
-import { type SharedRecord, sharedText } from "./shared-record.js";
+import { SharedCatalog, type SharedRecord, type SharedTemplate, sharedText } from "./shared-catalog.js";
 import type { TemplateCopies } from "./template-copies.js";
 import { REASONS } from "../reasons.js";
 

@@ -4,14 +4,40 @@ import { posix } from "node:path";
 import { createGunzip } from "node:zlib";
 import { randomUUID } from "node:crypto";
 import { messageOf } from "@coppice/core";
-import { type Sandbox, MOST_WRITES } from "@coppice/core/backend";
-import { BuildFailure } from "../model/build-failure.js";
+import { MOST_WRITES, type Sandbox } from "@coppice/core/backend";
+import { BuildFailure, type LogLevel } from "../model/build-record.js";
 import type { BuildStep } from "../model/build-request.js";
 import { failureText, runScript } from "../guest/guest-run.js";
-import type { StepResult, StepRun } from "./step-run.js";
+import type { BuildContext } from "../model/layer.js";
+import type { Workspace } from "../guest/workspace.js";
+
+/** Surroundings of one step. */
+export interface StepRun {
+  readonly workspace: Workspace;
+  /** As the steps before it left it. */
+  readonly context: BuildContext;
+  readonly templateId: string;
+  /** Variables of the proxies for RUN, which ENV goes before; nothing keeps them. */
+  readonly proxies: Readonly<Record<string, string>>;
+  readonly signal: AbortSignal;
+  /** Takes a line of the log. */
+  readonly print: (level: LogLevel, line: string) => void;
+  /** `builder 1/2`: begins the lines of output. */
+  readonly prefix: string;
+  /** As `BuildSurroundings.findUpload`. */
+  readonly findUpload: (filesHash: string) => string | undefined;
+  /** Most bytes of the files of a COPY step. */
+  readonly maxCopyBytes: number;
+}
+
+export interface StepResult {
+  readonly context: BuildContext;
+  /** False when no file has changed. */
+  readonly isChanged: boolean;
+}
 
 /** Parsed arguments of `COPY source destination [owner] [mode]`. */
-export interface CopyArguments {
+interface CopyArguments {
   /** Of the archive: absolute, without glob patterns. */
   readonly source: string;
   /** Absolute; a slash at its end means a directory. */

@@ -1,12 +1,10 @@
-import { BuildFailure } from "../model/build-failure.js";
+import { BuildFailure } from "../model/build-record.js";
 import type { BuildStep } from "../model/build-request.js";
-import { copyStep } from "./copy-step.js";
-import type { StepResult, StepRun } from "./step-run.js";
+import { copyStep, type StepResult, type StepRun } from "./copy-step.js";
 import { failureText, runScript } from "../guest/guest-run.js";
 import { CommandFailure, mustRunInContext } from "../guest/context-command.js";
-import { makeAccount } from "../guest/accounts.js";
+import { makeAccount, makeWorkdir } from "../guest/accounts.js";
 import { posix } from "node:path";
-import { makeWorkdir } from "../guest/make-directory.js";
 
 const STEPS: ReadonlyMap<string, (step: BuildStep, run: StepRun) => Promise<StepResult>> = new Map([
   ["RUN", runStep],

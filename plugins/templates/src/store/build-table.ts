@@ -1,9 +1,124 @@
 import type { DatabaseSync } from "node:sqlite";
-import { Table } from "@coppice/core";
+import { type Inferred, Table, transaction } from "@coppice/core";
 import type { ImageId } from "@coppice/core/backend";
 import { z } from "zod";
-import type { BuildResult } from "../model/build-context.js";
-import { type BuildLimits, type BuildReason, type BuildRecord, buildRecord } from "../model/build-record.js";
+import type { BuildResult } from "../model/layer.js";
+import {
+  type BuildLimits,
+  type BuildReason,
+  type BuildRecord,
+  buildRecord,
+  LOG_LEVELS,
+  type LogEntry,
+  logEntry,
+  type LogLevel,
+} from "../model/build-record.js";
+
+/** A tag of a template, and the build that it leads to. */
+export type Tag = Omit<Inferred<typeof tag>, "templateId">;
+
+const tag = z.object({
+  templateId: z.string(),
+  name: z.string(),
+  buildId: z.string(),
+  /** Milliseconds since the Unix epoch. */
+  assignedAtMs: z.number(),
+});
+
+/** Assignments of tags to builds. Of a tag's ready builds the one that got it last has it. */
+export class TagTable extends Table<typeof tag> {
+  constructor(database: DatabaseSync) {
+    super(database, { name: "tag", schema: tag, columns: { templateId: "template", buildId: "build" } });
+  }
+
+  assign(templateId: string, name: string, buildId: string, nowMs: number): void {
+    // In place of an earlier assignment to the same build.
+    this.insert({ templateId, name, buildId, assignedAtMs: nowMs }, "REPLACE");
+  }
+
+  /** Tags with a ready build, by name. */
+  list(templateId: string): readonly Tag[] {
+    return this.select(
+      `WHERE sequence IN
+         (SELECT max(tag.sequence) FROM tag JOIN build ON build.id = tag.build
+          WHERE tag.template = ? AND state = 'ready' GROUP BY tag.name)
+       ORDER BY name`,
+      templateId,
+    );
+  }
+
+  /** How many names a template would have with these. */
+  countWith(templateId: string, names: readonly string[]): number {
+    const all = this.query(
+      "SELECT name FROM tag WHERE template = ? UNION SELECT value FROM json_each(?)",
+      templateId,
+      JSON.stringify(names),
+    );
+    return all.length;
+  }
+}
+
+/** Which entries of a log are wanted. */
+interface LogPage {
+  /** The least level. */
+  readonly level: LogLevel;
+  readonly limit: number;
+}
+
+const storedEntry = logEntry.extend({
+  build: z.string(),
+  /** Place in the log of its build, from 0 on. */
+  number: z.number(),
+  level: z.number().transform((level) => LOG_LEVELS[level] ?? "info"),
+});
+
+const WANTED = "WHERE build = ? AND level >= ?";
+
+/** Logs of builds. */
+export class LogTable {
+  readonly #database: DatabaseSync;
+  readonly #entries: Table<typeof storedEntry>;
+
+  constructor(database: DatabaseSync) {
+    this.#database = database;
+    this.#entries = new Table(database, { name: "log_entry", schema: storedEntry });
+  }
+
+  /** @param number of the first entry in the log of its build. */
+  add(build: string, number: number, entries: readonly LogEntry[]): void {
+    transaction(this.#database, () => {
+      for (const [index, entry] of entries.entries())
+        this.#entries.insert({ ...entry, build, number: number + index, level: rank(entry.level) });
+    });
+  }
+
+  /** In their order. @param offset how many entries of these levels to leave out. */
+  list(build: string, { level, limit, offset }: LogPage & { readonly offset: number }): readonly LogEntry[] {
+    const page = `${WANTED} ORDER BY number LIMIT ? OFFSET ?`;
+    return this.#entries.select(page, build, rank(level), limit, offset);
+  }
+
+  /** From a time on, in their order. */
+  since(build: string, fromMs: number, { level, limit }: LogPage): readonly LogEntry[] {
+    const page = `${WANTED} AND at_ms >= ? ORDER BY number LIMIT ?`;
+    return this.#entries.select(page, build, rank(level), fromMs, limit);
+  }
+
+  /** Up to a time, newest first. */
+  before(build: string, untilMs: number, { level, limit }: LogPage): readonly LogEntry[] {
+    const page = `${WANTED} AND at_ms <= ? ORDER BY number DESC LIMIT ?`;
+    return this.#entries.select(page, build, rank(level), untilMs, limit);
+  }
+
+  /** The last entries of a step. */
+  ofStep(build: string, step: string, limit: number): readonly LogEntry[] {
+    return this.#entries.all({ build, step }, { by: "number DESC", limit }).toReversed();
+  }
+}
+
+function rank(level: LogLevel): number {
+  return LOG_LEVELS.indexOf(level);
+}
 
 const build = buildRecord.extend({
   /** Place in the order of all. */

@@ -6,7 +6,7 @@ import { it } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import type { SandboxBackend } from "@coppice/core/backend";
 import { eventually } from "@coppice/core/testing";
-import { BuildFailure } from "../model/build-failure.js";
+import { BuildFailure } from "../model/build-record.js";
 import { type Requested, START, type Status, templatesServer } from "../testing/templates-server.js";
 
 const UNTIL = { layout: "/nowhere", reference: "image", maxBytes: 1, maxEntries: 1 };

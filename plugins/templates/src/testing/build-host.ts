@@ -12,8 +12,8 @@ import {
   openTestRegistry,
   smallRoot,
   startTestServer,
-  type TarEntry,
   tarArchive,
+  type TarEntry,
   type TestRegistry,
   WITHOUT_SMALL_ROOT,
   writeImageLayout,
@@ -24,11 +24,10 @@ import { runScript } from "../guest/guest-run.js";
 import { HostPrograms } from "../images/host-programs.js";
 import { DebianImages } from "../debian/debian-image.js";
 import { ImagePuller } from "../images/image-puller.js";
-import type { BuildResult } from "../model/build-context.js";
-import type { LogEntry } from "../model/build-log.js";
+import type { BuildResult, Layer, Layers } from "../model/layer.js";
+import type { LogEntry } from "../model/build-record.js";
 import type { BuildRequest, BuildStep } from "../model/build-request.js";
 import type { BuildSurroundings, SourceBuild } from "../model/builder.js";
-import type { Layer, Layers } from "../model/layer.js";
 import { templatesConfig } from "../templates-config.js";
 import { missingPrograms } from "./missing-programs.js";
 

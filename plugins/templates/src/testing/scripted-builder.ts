@@ -1,5 +1,5 @@
 import type { SandboxBackend } from "@coppice/core/backend";
-import type { BuildResult } from "../model/build-context.js";
+import type { BuildResult } from "../model/layer.js";
 import type { BuildRequest } from "../model/build-request.js";
 import type { Builder, BuildSurroundings } from "../model/builder.js";
 

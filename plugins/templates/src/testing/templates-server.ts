@@ -11,7 +11,7 @@ import {
 } from "@coppice/core/testing";
 import commands from "@coppice/plugin-commands";
 import sandboxApi from "@coppice/plugin-sandbox-api";
-import type { BuildResult } from "../model/build-context.js";
+import type { BuildResult } from "../model/layer.js";
 import type { BuildRequest } from "../model/build-request.js";
 import type { BuildSurroundings } from "../model/builder.js";
 import { type Imaging, templatesPlugin } from "../plugin.js";

@@ -5,8 +5,7 @@ import { dirname, join } from "node:path";
 import { after, before, describe, it } from "node:test";
 import { gunzipSync } from "node:zlib";
 import { entriesOfTar } from "@coppice/core/testing";
-import { findFiles, readIgnored } from "./folder-files.js";
-import { packFolder } from "./pack-folder.js";
+import { findFiles, packFolder, readIgnored } from "./folder-files.js";
 
 const FILES = [
   "a.txt",

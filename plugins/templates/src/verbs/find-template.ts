@@ -2,6 +2,7 @@ import { SandboxError } from "@coppice/core";
 import { readOnly } from "../catalog/build-requests.js";
 import { SERVER, type TemplateRecord } from "../model/template-record.js";
 import type { TemplatesStore } from "../store/templates-store.js";
+import { REASONS } from "../reasons.js";
 
 /** What the operator calls a template: with its namespace, but for those of the configuration. */
 export function nameOf({ alias, namespace, owner }: TemplateRecord): string {
@@ -34,4 +35,17 @@ export function findTemplate({ templates }: TemplatesStore, name: string): Templ
 /** True when every tenant may create sandboxes from it: one of the configuration cannot be published, and is for all. */
 export function isForAll({ isPublic, owner }: TemplateRecord): boolean {
   return isPublic || owner === SERVER;
+}
+
+/**
+ * Packages of the build of a tag.
+ * @param reference name[:tag]. @throws SandboxError template_not_found, build_not_found
+ */
+export function contentsOf(store: TemplatesStore, reference: string): readonly string[] {
+  const [name = "", tag = "default"] = reference.split(":");
+  const build = store.builds.tagged(findTemplate(store, name).id, tag);
+  const contents = build?.result && store.images.contentsOf(build.result.image);
+  if (contents !== undefined) return contents;
+  const message = `the contents of '${reference}' are not known: it has no build that is ready, or one of an earlier version`;
+  throw new SandboxError(REASONS.build_not_found, message);
 }

@@ -2,16 +2,13 @@ import { mkdtemp, readFile, rm, stat } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { parseArgs } from "node:util";
-import { messageOf, SandboxError, type VerbAction, ignoring } from "@coppice/core";
+import { ignoring, messageOf, SandboxError, type VerbAction } from "@coppice/core";
 import { BUILD_OPTIONS, BUILD_USAGE, requestOf } from "../client/build-options.js";
-import { findFiles, readIgnored } from "../uploads/folder-files.js";
-import { packFolder } from "../uploads/pack-folder.js";
-import { type BuildTarget, runBuild } from "../client/run-build.js";
-import { uploadArchive } from "../client/upload-archive.js";
+import { findFiles, packFolder, readIgnored } from "../uploads/folder-files.js";
+import { type BuildTarget, runBuild, uploadArchive } from "../client/run-build.js";
 import type { BuildBase } from "../model/build-request.js";
-import { asInDocker } from "../recipes/as-in-docker.js";
-import { parseDockerfile } from "../recipes/dockerfile.js";
-import { type Recipe, readRecipe } from "../recipes/recipe.js";
+import { asInDocker, parseDockerfile } from "../recipes/dockerfile.js";
+import { readRecipe, type Recipe } from "../recipes/recipe.js";
 import type { TemplatesConfig } from "../templates-config.js";
 
 /** What a folder or a recipe says. */

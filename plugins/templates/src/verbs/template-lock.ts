@@ -1,12 +1,12 @@
 import { writeFile } from "node:fs/promises";
 import { parseArgs } from "node:util";
 import { SandboxError, type VerbAction } from "@coppice/core";
-import { ARCHITECTURE } from "../images/architecture.js";
+import { ARCHITECTURE } from "../images/host-programs.js";
 import { differencesOf, formatLock } from "../model/contents-lock.js";
 import { lockOf, readLock } from "../recipes/recipe.js";
 import { TemplatesStore } from "../store/templates-store.js";
 import type { TemplatesConfig } from "../templates-config.js";
-import { contentsOf } from "./template-contents.js";
+import { contentsOf } from "./find-template.js";
 
 /** Writes the packages that recipes were built to into the lock files beside them, or compares both. */
 export const templateLock: VerbAction<TemplatesConfig> = {

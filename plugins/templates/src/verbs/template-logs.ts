@@ -1,8 +1,7 @@
 import { setTimeout as pause } from "node:timers/promises";
 import { parseArgs } from "node:util";
 import { printFailure, SandboxError, type VerbAction } from "@coppice/core";
-import { LOG_LEVELS, type LogEntry, type LogLevel } from "../model/build-log.js";
-import type { BuildRecord } from "../model/build-record.js";
+import { type BuildRecord, LOG_LEVELS, type LogEntry, type LogLevel } from "../model/build-record.js";
 import { TemplatesStore } from "../store/templates-store.js";
 import type { TemplatesConfig } from "../templates-config.js";
 import { findTemplate } from "./find-template.js";

@@ -6,7 +6,7 @@ import { describe, it, type TestContext } from "node:test";
 import type { VerbAction } from "@coppice/core";
 import { Backends } from "@coppice/core/backend";
 import { fakeClock } from "@coppice/core/testing";
-import { BuildFailure } from "../model/build-failure.js";
+import { BuildFailure } from "../model/build-record.js";
 import { parseLock } from "../model/contents-lock.js";
 import { SERVER } from "../model/template-record.js";
 import { plugin } from "../plugin.js";

@@ -1,14 +1,20 @@
 import { parseArgs } from "node:util";
 import { SandboxError, type VerbAction } from "@coppice/core";
 import { z } from "zod";
-import { CONNECTION, CONNECTION_USAGE } from "../client/connection-options.js";
+import {
+  ACCOUNT,
+  ACCOUNT_USAGE,
+  accountOf,
+  BUILD_OPTIONS,
+  BUILD_USAGE,
+  CONNECTION,
+  CONNECTION_USAGE,
+  requestOf,
+} from "../client/build-options.js";
 import { ProgressLine, transferProgress } from "../client/progress-line.js";
-import { ACCOUNT, ACCOUNT_USAGE, accountOf } from "../client/registry-account.js";
-import { EXIT_INTERRUPTED, withInterrupt } from "../client/with-interrupt.js";
+import { EXIT_INTERRUPTED, runBuild, withInterrupt } from "../client/run-build.js";
 import type { TemplatesConfig } from "../templates-config.js";
-import { transfer } from "../model/transfer.js";
-import { BUILD_OPTIONS, BUILD_USAGE, requestOf } from "../client/build-options.js";
-import { runBuild } from "../client/run-build.js";
+import { transfer } from "../model/builder.js";
 import { REASONS } from "../reasons.js";
 
 const line = z.object({
