@@ -92,12 +92,11 @@ function tenantIn(organization: unknown): string | undefined {
   if (organization === undefined || organization === null || organization === "") return undefined;
   if (typeof organization !== "string" || !TENANT_NAME.test(organization)) throw notValid();
   // The tenant of the configured keys is the operator's own: an organization that calls itself so is another.
-  if (organization === DEFAULT_TENANT) {
+  if (organization === DEFAULT_TENANT)
     throw new SandboxError(
       REASONS.credential_invalid,
       `the tenant '${DEFAULT_TENANT}' is for keys of this server alone`,
     );
-  }
   return organization;
 }
 

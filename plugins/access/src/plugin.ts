@@ -35,10 +35,7 @@ export const plugin = definePlugin({
     templates: Templates,
     tenants: Tenants,
   },
-  verbs: {
-    keys: { create: keysCreate, list: keysList, revoke: keysRevoke },
-    audit: { list: auditList },
-  },
+  verbs: { keys: { create: keysCreate, list: keysList, revoke: keysRevoke }, audit: { list: auditList } },
   setup(context, { admissions, clock, greeting, templates, tenants }) {
     const { apiKeys: configured, developmentKey, jwt, quotas, rateLimits, audit } = context.config;
     const { log } = context;

@@ -61,11 +61,10 @@ export function quotaAdmission({ tenants, everybody }: QuotaSettings, clock: Clo
 
   const check: Admission["check"] = (wanted, existing) => {
     const quota = quotaOf(wanted.owner);
-    if (quota.sandboxes !== undefined && existing.length >= quota.sandboxes) {
+    if (quota.sandboxes !== undefined && existing.length >= quota.sandboxes)
       throw exhausted(
         `you have reached the maximum number of concurrent E2B sandboxes (${quota.sandboxes}). If you need more, ask the operator of this server`,
       );
-    }
     for (const what of COUNTABLE) {
       const most = quota[what];
       if (most === undefined) continue;
@@ -86,11 +85,10 @@ export function quotaAdmission({ tenants, everybody }: QuotaSettings, clock: Clo
   const checkStorage: Admission["checkStorage"] = (owner, { kind, sizeMiB }, existing) => {
     const quota = quotaOf(owner);
     const most = quota[STORED[kind]];
-    if (most !== undefined && existing.filter((one) => one.kind === kind).length >= most) {
+    if (most !== undefined && existing.filter((one) => one.kind === kind).length >= most)
       throw exhausted(
         `you have reached the quota of ${most} ${STORED[kind]} (access.quotas, ${STORED[kind]})`,
       );
-    }
     const used = existing.reduce((total, one) => total + one.sizeMiB, 0);
     if (quota.storageMiB !== undefined && used + sizeMiB > quota.storageMiB) {
       const text = `${sizeMiB} MiB are more than what is left of the quota of ${quota.storageMiB} MiB (access.quotas, storageMiB): ${used} are in use`;

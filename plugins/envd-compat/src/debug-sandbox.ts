@@ -51,10 +51,9 @@ async function findOrCreate(sandboxes: Sandboxes, template: string): Promise<Liv
   const found = sandboxes.find(DEBUG_SANDBOX_ID);
   if (found?.isReachable === true) return found;
   // One that is being killed keeps its id until nothing of it is left; killing it again waits for that.
-  if (found === undefined) {
+  if (found === undefined)
     await sandboxes.kill(DEBUG_SANDBOX_ID).catch((error: unknown) => {
       if (!(error instanceof SandboxError && error.code === "not_found")) throw error;
     });
-  }
   return sandboxes.create({ id: DEBUG_SANDBOX_ID, template, timeoutMs: undefined, secure: false });
 }

@@ -75,12 +75,11 @@ export class SignatureCheck {
 
 function parseExpiration(value: string | null): number | undefined {
   if (value === null || value === "") return undefined;
-  if (!/^-?\d{1,15}$/.test(value)) {
+  if (!/^-?\d{1,15}$/.test(value))
     throw new SandboxError(
       "request_invalid",
       "Invalid format for parameter signature_expiration: expected unix seconds",
     );
-  }
   return Number(value);
 }
 
@@ -106,10 +105,7 @@ export function signatureTarget(sandboxes: Sandboxes): TargetResolver {
       tried += 1;
       if (tried % TRIED_AT_ONCE === 0) await setImmediate();
     }
-    return {
-      sandboxId: undefined,
-      refusal: new SandboxError("signature_invalid", "invalid signature"),
-    };
+    return { sandboxId: undefined, refusal: new SandboxError("signature_invalid", "invalid signature") };
   };
 }
 

@@ -9,9 +9,7 @@ export const REASONS = declareReasons(
       image_target_invalid: "An image cannot be pushed to a place of that name. | Correct the reference.",
       upload_length_missing: "An upload has no `Content-Length`. | Send one.",
     },
-    not_found: {
-      build_not_found: "The template has no such build. | Use the id that the request returned.",
-    },
+    not_found: { build_not_found: "The template has no such build. | Use the id that the request returned." },
     already_exists: {
       template_name_taken: "A snapshot or an id has the name of a template. | Choose another name.",
     },
@@ -42,8 +40,5 @@ export const REASONS = declareReasons(
       template_not_fetched: "The template of another server could not be fetched. | Retry; see its registry.",
     },
   },
-  {
-    build_not_found: 400,
-    upload_length_missing: 411,
-  },
+  { build_not_found: 400, upload_length_missing: 411 },
 );

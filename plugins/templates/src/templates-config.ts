@@ -18,9 +18,7 @@ export const debianBase = z.strictObject({
 
 const base = z.union([
   z.strictObject({ image: line.describe("Reference of an OCI image, `docker.io/library/debian:12`") }),
-  z.strictObject({
-    debian: debianBase.describe("A root of Debian packages, made by mmdebstrap"),
-  }),
+  z.strictObject({ debian: debianBase.describe("A root of Debian packages, made by mmdebstrap") }),
   z.strictObject({ template: line.describe("Another template") }),
   z.strictObject({
     directory: line.describe(

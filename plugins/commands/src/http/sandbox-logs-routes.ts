@@ -50,9 +50,8 @@ async function* logLines(
     const key = `${piece.stream} ${piece.id}`;
     const { lines } = open.get(key) ?? { lines: new TextLines(longestLine) };
     open.set(key, { command, stream: piece.stream, lines });
-    for (const line of lines.push(piece.data)) {
+    for (const line of lines.push(piece.data))
       yield { atMs: piece.atMs, stream: piece.stream, text: line.replace(/\r?\n$/, ""), command };
-    }
   }
   yield* endedLines(open, Infinity);
 }
@@ -179,9 +178,8 @@ async function lastOf(lines: AsyncIterable<LogLine>, options: TakeOptions): Prom
     if (!isWanted(line)) continue;
     taken.push(line);
     units += line.text.length;
-    while (taken.length > most || (units > largestAnswer && taken.length > 1)) {
+    while (taken.length > most || (units > largestAnswer && taken.length > 1))
       units -= taken.shift()?.text.length ?? 0;
-    }
   }
   return taken.reverse();
 }

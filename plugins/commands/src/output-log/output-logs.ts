@@ -137,9 +137,7 @@ export class OutputLogs {
   sweep(): Promise<void> {
     return this.#sweeps.run(async () => {
       const nowMs = this.#options.clock.now();
-      for (const log of this.#logs.values()) {
-        await this.#removeAll(excessOfSandbox(log, this.#limits, nowMs));
-      }
+      for (const log of this.#logs.values()) await this.#removeAll(excessOfSandbox(log, this.#limits, nowMs));
       await this.#removeAll(excessInTotal(this.#logs.values(), this.#limits));
       this.#finishedBytes = this.bytes;
       for (const [id, log] of this.#logs) {
@@ -215,9 +213,8 @@ export class OutputLogs {
   #trim(log: SandboxLog): Promise<void> {
     return this.#sweeps.run(async () => {
       await this.#removeAll(excessOfSandbox(log, this.#limits, this.#options.clock.now()));
-      if (this.#finishedBytes > this.#limits.maxTotal) {
+      if (this.#finishedBytes > this.#limits.maxTotal)
         await this.#removeAll(excessInTotal(this.#logs.values(), this.#limits));
-      }
     });
   }
 
@@ -248,14 +245,12 @@ export class OutputLogs {
 
   #note(sandboxId: string, reason: string | undefined): void {
     if (reason === undefined) {
-      if (this.#failures.delete(sandboxId)) {
+      if (this.#failures.delete(sandboxId))
         this.#options.log.info({ sandbox: sandboxId }, "output is logged again");
-      }
       return;
     }
-    if (!this.#failures.has(sandboxId)) {
+    if (!this.#failures.has(sandboxId))
       this.#options.log.error({ sandbox: sandboxId, reason }, "output is not logged");
-    }
     this.#failures.set(sandboxId, reason);
   }
 

@@ -52,17 +52,13 @@ export const DATA_START_BYTES: number = RECORD_HEAD_BYTES + DATA_FIELDS_BYTES;
 
 const exit: z.ZodType<Exit> = z.union([
   z.object({ code: z.int() }),
-  z.object({ signal: z.custom<NodeJS.Signals>((value) => /^SIG\w+$/.test(String(value))) }).extend({
-    coreDumped: z.boolean().default(false),
-  }),
+  z
+    .object({ signal: z.custom<NodeJS.Signals>((value) => /^SIG\w+$/.test(String(value))) })
+    .extend({ coreDumped: z.boolean().default(false) }),
 ]);
 
 export const CommandEndJson: z.ZodType<CommandEnd> = z
-  .object({
-    exit: exit.optional(),
-    outcome: z.enum(["ok", "error", "killed"]),
-    endedAtMs: z.number(),
-  })
+  .object({ exit: exit.optional(), outcome: z.enum(["ok", "error", "killed"]), endedAtMs: z.number() })
   .transform(({ exit, ...end }) => ({ exit, ...end }));
 
 const startJson = z.object({
@@ -91,9 +87,8 @@ function checksumOf(seed: number, start: Buffer, rest: Buffer): number {
   // The samples are copied into one buffer: a crc32 call for each costs several times the checksum of its bytes.
   const samples = Buffer.allocUnsafe((Math.ceil(rest.length / BLOCK_BYTES) + 1) * SAMPLE_BYTES);
   let length = 0;
-  for (let at = 0; at < rest.length; at += BLOCK_BYTES) {
+  for (let at = 0; at < rest.length; at += BLOCK_BYTES)
     length += rest.copy(samples, length, at, at + SAMPLE_BYTES);
-  }
   length += rest.copy(samples, length, rest.length - SAMPLE_BYTES);
   return crc32(samples.subarray(0, length), checksum);
 }

@@ -89,9 +89,8 @@ export class SegmentIndex {
     entry.next = record.offset + record.length;
     entry.outputBytes = entry.next;
     const marked = entry.marks.at(-1);
-    if (marked === undefined || position - marked >= MARK_EVERY_BYTES) {
+    if (marked === undefined || position - marked >= MARK_EVERY_BYTES)
       entry.marks.push(record.offset, position);
-    }
   }
 
   /** Position from which to read the byte at `offset` of a command; undefined when it has no data from there on. */
@@ -99,9 +98,8 @@ export class SegmentIndex {
     const entry = this.#entries.get(number);
     if (entry === undefined || entry.next <= offset) return undefined;
     let position = entry.marks[1];
-    for (let at = 0; at < entry.marks.length && (entry.marks[at] ?? 0) <= offset; at += 2) {
+    for (let at = 0; at < entry.marks.length && (entry.marks[at] ?? 0) <= offset; at += 2)
       position = entry.marks[at + 1];
-    }
     const read = this.#reads.get(number);
     return read !== undefined && read.offset <= offset ? Math.max(read.position, position ?? 0) : position;
   }

@@ -81,9 +81,7 @@ export function mountProcessRpc(rpc: Pick<ConnectRouter, "service">, options: Pr
       const timeoutMs = readTimeoutMs(context);
       const from = readReplay(context);
       // The client counts on from here; otherwise it could not detect lost output.
-      if (from !== undefined) {
-        context.responseHeader.set(REPLAY_HEADER, String(await command.keptFrom(from)));
-      }
+      if (from !== undefined) context.responseHeader.set(REPLAY_HEADER, String(await command.keptFrom(from)));
       if (timeoutMs === undefined) {
         yield* follow(context, command, { deadline: undefined, from });
         return;
@@ -101,9 +99,8 @@ export function mountProcessRpc(rpc: Pick<ConnectRouter, "service">, options: Pr
 
     async sendSignal({ process, signal }, context) {
       const command = find(context, process);
-      if (signal !== Signal.SIGTERM && signal !== Signal.SIGKILL) {
+      if (signal !== Signal.SIGTERM && signal !== Signal.SIGKILL)
         throw new ConnectError(`invalid signal: ${signalName(signal)}`, Code.Unimplemented);
-      }
       try {
         await command.kill(signal === Signal.SIGTERM ? "SIGTERM" : "SIGKILL");
       } catch (error) {
@@ -125,9 +122,8 @@ export function mountProcessRpc(rpc: Pick<ConnectRouter, "service">, options: Pr
       for await (const { event } of requests) {
         if (event.case === "start") command = find(context, event.value.process);
         else if (event.case === "data") {
-          if (command === undefined) {
+          if (command === undefined)
             throw new ConnectError("the first message of an input stream is its start", Code.InvalidArgument);
-          }
           await sendInput(command, event.value.input);
         }
         if (isTurnOver()) await laterTurn(targetOf(context));
@@ -160,9 +156,8 @@ export function mountProcessRpc(rpc: Pick<ConnectRouter, "service">, options: Pr
 
 async function sendInput(command: StartedCommand, input: ProcessInput | undefined): Promise<void> {
   const sent = input?.input;
-  if (sent?.case === undefined) {
+  if (sent?.case === undefined)
     throw new ConnectError("invalid input type: neither stdin nor pty is set", Code.Unimplemented);
-  }
   const hasTerminal = command.request.terminal !== undefined;
   if (hasTerminal !== (sent.case === "pty")) {
     const message = hasTerminal
@@ -196,9 +191,8 @@ function readTerminalSize({ size }: PTY): { columns: number; rows: number } {
 /** @throws SandboxError deadline_exceeded when no time is left. */
 function readTimeoutMs(context: HandlerContext): number | undefined {
   const timeoutMs = context.timeoutMs();
-  if (timeoutMs !== undefined && timeoutMs <= 0) {
+  if (timeoutMs !== undefined && timeoutMs <= 0)
     throw new SandboxError(REASONS.request_timeout, "context deadline exceeded");
-  }
   return timeoutMs;
 }
 

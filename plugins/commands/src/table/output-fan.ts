@@ -94,11 +94,10 @@ export class OutputFan {
       this.#untakenBytes = UNTAKEN_BYTES;
       this.#count();
     }, STALLED_AFTER_MS);
-    while (this.#isFull()) {
+    while (this.#isFull())
       await new Promise<void>((resolve) => {
         this.#waiting = resolve;
       });
-    }
     clearTimeout(timer);
     this.#untakenBytes = 0;
     this.#count();

@@ -273,9 +273,8 @@ function checkStrings(request: StartCommand, config: CommandsConfig): void {
   refuseLonger(request, "the working directory", request.cwd, MAX_PATH_BYTES);
   refuseLonger(request, "the user's name", request.user, MAX_USER_BYTES);
   for (const name of Object.keys(environment)) {
-    if (name === "" || name.includes("=")) {
+    if (name === "" || name.includes("="))
       throw invalidStart(request, `'${name.slice(0, MAX_SHOWN)}' cannot be the name of a variable`);
-    }
   }
   const variables = Object.entries(environment).map(([name, value]) => `${name}=${value}`);
   let totalBytes = 0;

@@ -74,9 +74,8 @@ export class SandboxCommand implements StartedCommand {
     this.startedAtMs = options.startedAtMs;
     const held = options.hold(() => this.#output.cutSlow());
     this.#output = new OutputFan(options.subscriberBufferBytes, held);
-    if (options.timeLeftMs !== undefined) {
+    if (options.timeLeftMs !== undefined)
       this.#cancelTimers.push(options.clock.after(options.timeLeftMs, () => this.#expire()));
-    }
     void this.#readOutput();
     void this.#awaitExit();
   }
@@ -94,16 +93,14 @@ export class SandboxCommand implements StartedCommand {
   }
 
   async write(data: Uint8Array): Promise<void> {
-    if (this.end !== undefined || (this.request.input === "none" && this.request.terminal === undefined)) {
+    if (this.end !== undefined || (this.request.input === "none" && this.request.terminal === undefined))
       throw new SandboxError("stdin_closed", "stdin not enabled or closed");
-    }
     if (data.length > 0) await this.#process.write(data);
   }
 
   async closeInput(): Promise<void> {
-    if (this.request.terminal !== undefined) {
+    if (this.request.terminal !== undefined)
       throw new SandboxError(REASONS.stdin_not_closable, "cannot close the input of a terminal");
-    }
     if (this.end === undefined && this.request.input !== "none") await this.#process.closeInput();
   }
 
@@ -132,9 +129,8 @@ export class SandboxCommand implements StartedCommand {
   }
 
   async resize(size: TerminalSize): Promise<void> {
-    if (this.request.terminal === undefined) {
+    if (this.request.terminal === undefined)
       throw new SandboxError("terminal_missing", "tty not assigned to process");
-    }
     checkTerminalSize(size);
     await this.#process.resize(size);
   }
@@ -227,8 +223,7 @@ export class SandboxCommand implements StartedCommand {
 /** @throws SandboxError invalid_argument for an impossible size. */
 export function checkTerminalSize({ columns, rows }: TerminalSize): void {
   for (const cells of [columns, rows]) {
-    if (!Number.isInteger(cells) || cells < 1 || cells > MAX_TERMINAL) {
+    if (!Number.isInteger(cells) || cells < 1 || cells > MAX_TERMINAL)
       throw new SandboxError("terminal_size_invalid", `a terminal has 1 to ${MAX_TERMINAL} columns and rows`);
-    }
   }
 }

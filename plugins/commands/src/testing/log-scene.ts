@@ -109,9 +109,8 @@ export async function joined(pieces: AsyncIterable<LoggedPiece> | Iterable<Logge
   const data: Buffer[] = [];
   let next: number | undefined;
   for await (const piece of pieces) {
-    if (next !== undefined && piece.offset !== next) {
+    if (next !== undefined && piece.offset !== next)
       throw new Error(`a piece at ${piece.offset} follows what ended at ${next}`);
-    }
     data.push(Buffer.from(piece.data));
     next = piece.offset + piece.data.length;
   }

@@ -38,7 +38,7 @@ export class Receiver implements AsyncDisposable {
   }
 
   async count(wanted: number): Promise<readonly Received[]> {
-    while (this.received.length < wanted) {
+    while (this.received.length < wanted)
       await new Promise<void>((resolve) => {
         const wake = (): void => {
           this.#waiting.delete(wake);
@@ -46,7 +46,6 @@ export class Receiver implements AsyncDisposable {
         };
         this.#waiting.add(wake);
       });
-    }
     return this.received;
   }
 

@@ -149,9 +149,8 @@ export class Deliverer {
       reason === undefined ? "delivered" : isLast ? "failed" : "retried",
       nowMs - startedAtMs,
     );
-    if (isLast && reason !== undefined) {
+    if (isLast && reason !== undefined)
       log.warn({ webhook: due.webhook, delivery: due.id, attempts, reason }, "a delivery has failed");
-    }
   }
 
   async #send({ id, webhook, body, url, secret }: DueDelivery): Promise<number> {

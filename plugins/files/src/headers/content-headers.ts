@@ -21,16 +21,14 @@ export function parseMetadataHeaders(headers: IncomingHttpHeaders): Readonly<Rec
     const key = name.slice(PREFIX.length);
     const text = String(headers[name]);
     if (key === "") throw invalid("a key cannot be empty");
-    if (key.length > MAX_KEY_BYTES) {
+    if (key.length > MAX_KEY_BYTES)
       throw invalid(`a key is ${key.length} bytes long, the limit is ${MAX_KEY_BYTES}`);
-    }
     if (!/^[\x20-\x7e]*$/.test(text)) throw invalid(`the value of '${key}' is not printable ASCII`);
     totalBytes += ATTRIBUTE_PREFIX.length + key.length + text.length;
     metadata[key] = text;
   }
-  if (totalBytes > MAX_TOTAL_BYTES) {
+  if (totalBytes > MAX_TOTAL_BYTES)
     throw invalid(`keys and values take ${totalBytes} bytes, the limit is ${MAX_TOTAL_BYTES}`);
-  }
   return { ...metadata };
 }
 

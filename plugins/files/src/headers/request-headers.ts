@@ -112,9 +112,8 @@ export function checkPreconditions(
   if (headers["if-match"] !== undefined) {
     if (headers["if-match"].trim() !== "*") return "failed";
   } else if (modifiedAtSecond > since(headers["if-unmodified-since"])) return "failed";
-  if (headers["if-none-match"] !== undefined) {
+  if (headers["if-none-match"] !== undefined)
     return headers["if-none-match"].trim() === "*" ? "not modified" : "proceed";
-  }
   return modifiedAtSecond <= since(headers["if-modified-since"]) ? "not modified" : "proceed";
 }
 

@@ -83,7 +83,7 @@ export function wholeBody(file: OpenFile, contentType: string, isSizeKnown: bool
 export function partialBody(file: OpenFile, type: string, ranges: readonly ByteRange[]): DownloadBody {
   const { sizeBytes } = file.info;
   const [only, ...others] = ranges;
-  if (only !== undefined && others.length === 0) {
+  if (only !== undefined && others.length === 0)
     return {
       status: 206,
       contentType: type,
@@ -91,7 +91,6 @@ export function partialBody(file: OpenFile, type: string, ranges: readonly ByteR
       lengthBytes: only.length,
       content: exactly(file, only),
     };
-  }
   const boundary = randomBytes(16).toString("hex");
   const parts = ranges.map((range, at) => ({
     range,

@@ -76,12 +76,10 @@ export class DownloadLinks {
     const expiresAt = Number(seconds);
     const expected = this.#mac(sandboxId, path, expiresAt);
     const given = Buffer.from(mac, "hex");
-    if (given.length !== expected.length || !timingSafeEqual(given, expected)) {
+    if (given.length !== expected.length || !timingSafeEqual(given, expected))
       throw new SandboxError(REASONS.download_link_invalid, "invalid download link");
-    }
-    if (expiresAt < Math.floor(this.#options.clock.now() / 1000)) {
+    if (expiresAt < Math.floor(this.#options.clock.now() / 1000))
       throw new SandboxError(REASONS.download_link_expired, "the download link has expired");
-    }
     return sandboxId;
   }
 

@@ -41,12 +41,11 @@ export async function sendDownload(files: UserFiles, download: DownloadRequest):
     String(headers["accept-encoding"] ?? ""),
     mustBeIdentity ? ["identity"] : ["gzip", "identity"],
   );
-  if (coding === undefined) {
+  if (coding === undefined)
     throw new SandboxError(
       REASONS.encoding_not_acceptable,
       "error parsing Accept-Encoding: no acceptable encoding found, supported: [gzip]",
     );
-  }
   const precondition = checkPreconditions(headers, modifiedAtMs);
   if (precondition === "failed") throw new SandboxError(REASONS.file_changed, "the file has changed");
   const ranges =

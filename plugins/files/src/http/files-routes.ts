@@ -105,9 +105,8 @@ export function mountFiles(router: Router, { own, linked, links, config }: Files
     const metadata = parseMetadataHeaders(context.req.headers);
     const files = await filesAs(targetOf(context), userIn(url.searchParams));
     const entries = await readJsonBody(context.req, batchBody, bodyOptions);
-    if (entries.length > maxFilesPerUpload) {
+    if (entries.length > maxFilesPerUpload)
       throw new SandboxError("request_invalid", `one batch can have ${maxFilesPerUpload} entries`);
-    }
     context.body = await writeBatch(files.startUpload(metadata), entries, log);
   });
 
@@ -183,9 +182,8 @@ async function writeBatch(
 
 async function writeEntry(upload: Upload, entry: unknown): Promise<BatchResult> {
   const { path, content, content_b64: base64 } = parseInput(batchEntry, entry);
-  if ((content === undefined) === (base64 === undefined)) {
+  if ((content === undefined) === (base64 === undefined))
     throw new SandboxError("request_invalid", "validation error: one of content and content_b64 is needed");
-  }
   const bytes = base64 === undefined ? Buffer.from(content ?? "") : Buffer.from(base64, "base64");
   const { path: written } = await upload.write(path, bytes);
   return { path: written, ok: true, status: 200, bytes: bytes.length };
@@ -211,9 +209,8 @@ async function composeFiles(
 ): Promise<WrittenFile> {
   if (!sources?.length) throw new SandboxError("request_invalid", "source_paths must not be empty");
   if (!destination) throw new SandboxError("request_invalid", "destination is required");
-  if (sources.length > maxSources) {
+  if (sources.length > maxSources)
     throw new SandboxError("request_invalid", `one request can compose ${maxSources} files`);
-  }
   try {
     return toWrittenFile(await files.compose(sources, destination));
   } catch (error) {
@@ -240,18 +237,16 @@ async function receiveUpload(
   const written: WrittenFile[] = [];
   try {
     if (mediaType === "application/octet-stream") {
-      if (path === "") {
+      if (path === "")
         throw new SandboxError("upload_invalid", "path query parameter is required for raw body upload");
-      }
       passBodyWhole(message);
       const body = arrivedBody(message, maxUpload) ?? requestBody(message, maxUpload);
       written.push(toWrittenFile(await upload.write(path, body)));
     } else if (mediaType.startsWith("multipart/")) {
       const body = requestBody(message, maxUpload);
       const parts = multipartFiles(body, contentType, { field: "file", maxParts });
-      for await (const { filename, content } of parts) {
+      for await (const { filename, content } of parts)
         written.push(toWrittenFile(await upload.write(path === "" ? filename : path, content)));
-      }
     } else {
       throw new SandboxError(
         "upload_invalid",

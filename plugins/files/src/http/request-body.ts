@@ -72,11 +72,10 @@ export async function* multipartFiles(
         });
         // Small parts all fit the parser's buffers: without a pause here they would pile up as fast as the network
         // brings them.
-        while (waiting.length > 0 && !isIdle()) {
+        while (waiting.length > 0 && !isIdle())
           await new Promise<void>((resolve) => {
             wakeFeeder = resolve;
           });
-        }
         if (isIdle()) return;
       }
       parser.end();
@@ -147,9 +146,8 @@ function malformed(error: unknown): SandboxError {
  */
 export function requestBody(message: IncomingMessage, limitBytes: number): AsyncIterable<Uint8Array> {
   const coding = (message.headers["content-encoding"] ?? "").trim().toLowerCase() || "identity";
-  if (coding !== "gzip" && coding !== "identity") {
+  if (coding !== "gzip" && coding !== "identity")
     throw undecodable(`unsupported Content-Encoding: ${coding}`);
-  }
   if (coding === "gzip") return limited(gunzipped(message), limitBytes);
   const length = message.headers["content-length"];
   if (length === undefined) return limited(received(message), limitBytes);

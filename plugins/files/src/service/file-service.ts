@@ -80,12 +80,11 @@ export class UserFiles {
     const collect = async (): Promise<readonly FileInfo[]> => {
       const entries: FileInfo[] = [];
       for await (const entry of this.#files.list(absolute, Math.max(depth, 1))) {
-        if (entries.length === maxListEntries) {
+        if (entries.length === maxListEntries)
           throw new SandboxError(
             "listing_limit_reached",
             `more than ${maxListEntries} entries below ${absolute}`,
           );
-        }
         entries.push(entry);
       }
       return entries;
@@ -139,16 +138,14 @@ export class UserFiles {
     return {
       write: async (path, content) => {
         const absolute = this.resolve(path);
-        if (writtenPaths.size === maxFilesPerUpload) {
+        if (writtenPaths.size === maxFilesPerUpload)
           throw new SandboxError("upload_invalid", `one upload request can have ${maxFilesPerUpload} files`);
-        }
         const key = posix.normalize(absolute);
-        if (writtenPaths.has(key)) {
+        if (writtenPaths.has(key))
           throw new SandboxError(
             "upload_invalid",
             `you cannot upload multiple files to the same path '${absolute}' in one upload request, only the first specified file was uploaded`,
           );
-        }
         writtenPaths.add(key);
         return this.#write(absolute, content, metadata);
       },
@@ -172,13 +169,11 @@ export class UserFiles {
         not_found: missing,
         invalid_argument: missing,
       });
-      if (info.kind !== "file") {
+      if (info.kind !== "file")
         throw new SandboxError("file_not_regular", `source path is not a regular file: ${source}`);
-      }
       // Removing the sources would remove the result.
-      if (targets.includes(await realPaths.ofEntry(source))) {
+      if (targets.includes(await realPaths.ofEntry(source)))
         throw new SandboxError("move_into_itself", `source path is the destination: ${source}`);
-      }
     }
     const written = await this.#write(to, this.#joined(from), {});
     for (const source of new Set(from)) {

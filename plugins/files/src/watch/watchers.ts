@@ -72,9 +72,8 @@ export class Watchers implements DirectoryWatches {
   async open(sandbox: LiveSandbox, request: WatchRequest): Promise<DirectoryWatch> {
     const { clock, maxWatchersPerSandbox, maxBufferedEvents } = this.#options;
     const watches = this.#watchesOf(sandbox);
-    if (watches.count >= maxWatchersPerSandbox) {
+    if (watches.count >= maxWatchersPerSandbox)
       throw new SandboxError("watch_limit_reached", `a sandbox can have ${maxWatchersPerSandbox} watches`);
-    }
     watches.count++;
     const { id, owner: tenant } = sandbox.record;
     const held = this.#room.open({ tenant, sandbox: id, giveUp: () => buffer.drop() });
@@ -171,16 +170,14 @@ export class Watchers implements DirectoryWatches {
         await reading;
       };
     }
-    if (files.hostPath === undefined) {
+    if (files.hostPath === undefined)
       throw new SandboxError(
         REASONS.watching_unsupported,
         "the backend of this sandbox cannot watch directories",
       );
-    }
     const hostPath = await files.hostPath(path);
-    if (!allowNetworkMounts && (await isNetworkMount(hostPath, await files.hostPath("/")))) {
+    if (!allowNetworkMounts && (await isNetworkMount(hostPath, await files.hostPath("/"))))
       throw networkMountError(path);
-    }
     return startHostWatch({ path, hostPath, recursive, buffer, maxEntries: this.#options.maxWatchedEntries });
   }
 }

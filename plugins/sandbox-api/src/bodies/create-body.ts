@@ -121,10 +121,7 @@ function chosenLimits(requested: LimitsChange): Limits {
 const onTimeout = z
   .union([
     z.enum(["kill", "pause"]),
-    z.object({
-      action: z.enum(["kill", "pause"]),
-      keepMemory: z.boolean().nullish(),
-    }),
+    z.object({ action: z.enum(["kill", "pause"]), keepMemory: z.boolean().nullish() }),
   ])
   .transform((value) => (typeof value === "string" ? { action: value, keepMemory: undefined } : value))
   .nullish();
@@ -134,12 +131,7 @@ const autoResume = z
   .transform((value) => (typeof value === "boolean" ? value : value.enabled))
   .nullish();
 
-const names = {
-  onTimeout,
-  on_timeout: onTimeout,
-  autoResume,
-  auto_resume: autoResume,
-};
+const names = { onTimeout, on_timeout: onTimeout, autoResume, auto_resume: autoResume };
 
 /**
  * Fields about the end of a sandbox: E2B's `autoPause` and `autoResume`, and older clients' block `lifecycle`, whose

@@ -30,9 +30,8 @@ export function parseCursor(text: string, order: ListOrder): ListPosition {
   const [time = "", id = "", suffix, ...more] = Buffer.from(text, "base64url").toString("utf8").split("__");
   const startedAtMs = Date.parse(time);
   const isOfOrder = suffix === (order === "asc" ? "asc" : undefined);
-  if (Number.isNaN(startedAtMs) || !/^[a-z0-9]+$/.test(id) || !isOfOrder || more.length > 0) {
+  if (Number.isNaN(startedAtMs) || !/^[a-z0-9]+$/.test(id) || !isOfOrder || more.length > 0)
     throw new SandboxError("cursor_invalid", "Invalid next token");
-  }
   return { startedAtMs, id };
 }
 
@@ -150,12 +149,11 @@ function isListed(state: string): state is (typeof STATES)[number] {
 
 function parseTemplate(text: string): string | undefined {
   const template = text.trim().toLowerCase();
-  if (template.includes(":")) {
+  if (template.includes(":"))
     throw new SandboxError(
       "template_reference_invalid",
       "Invalid template: tags are not supported here because sandboxes are not tag-scoped",
     );
-  }
   return template === "" ? undefined : template;
 }
 

@@ -126,9 +126,8 @@ function parseSandboxIds(query: URLSearchParams): ReadonlySet<string> {
     .flatMap((value) => value.split(","))
     .map((value) => value.trim())
     .filter((value) => value !== "");
-  if (ids.length === 0 || ids.length > MAX_IDS) {
+  if (ids.length === 0 || ids.length > MAX_IDS)
     throw new SandboxError("request_invalid", `validation error: sandbox_ids: expected 1 to ${MAX_IDS} ids`);
-  }
   return new Set(ids.map(parseSandboxId));
 }
 

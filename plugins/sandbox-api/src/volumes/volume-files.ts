@@ -68,12 +68,11 @@ export async function listVolume(
 ): Promise<readonly FileInfo[]> {
   const entries: FileInfo[] = [];
   for await (const entry of files.list(path, Math.max(depth ?? 1, 1))) {
-    if (entries.length === most) {
+    if (entries.length === most)
       throw new SandboxError(
         "listing_limit_reached",
         `there are more than ${most} entries: ask for fewer levels`,
       );
-    }
     entries.push(entry);
   }
   return entries;
@@ -85,12 +84,11 @@ export async function changeInVolume(
 ): Promise<FileInfo> {
   const info = await files.stat(path);
   if (uid === undefined && gid === undefined && mode === undefined) return info;
-  if (files.change === undefined) {
+  if (files.change === undefined)
     throw new SandboxError(
       REASONS.volume_owner_unsupported,
       "the backend of this volume changes neither owners nor modes",
     );
-  }
   const owner =
     uid === undefined && gid === undefined ? undefined : { uid: uid ?? info.uid, gid: gid ?? info.gid };
   return files.change(path, { mode, owner });
@@ -117,18 +115,16 @@ export async function writeVolumeFile(
   data: AsyncIterable<Uint8Array>,
 ): Promise<FileInfo> {
   const { path, force, mode } = query;
-  if (force === "false" && (await exists(files, path))) {
+  if (force === "false" && (await exists(files, path)))
     throw new SandboxError("path_exists", `file already exists: ${path}`);
-  }
   await files.write(path, data, { mode });
   return changeInVolume(files, query);
 }
 
 /** Removes a file or a tree. @throws SandboxError not_found */
 export async function removeFromVolume(files: Files, path: string): Promise<void> {
-  if (posix.resolve("/", path) === "/") {
+  if (posix.resolve("/", path) === "/")
     throw new SandboxError("root_not_removable", "the volume itself is removed with DELETE /volumes/{id}");
-  }
   await files.stat(path);
   await files.remove(path);
 }

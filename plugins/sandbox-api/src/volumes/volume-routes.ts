@@ -50,10 +50,7 @@ export function mountVolumes(router: Router, { volumes, domain, maxBody, peers }
   // The returned token allows writing, too.
   router.get("/volumes/:id", permit("write"), async (ctx) => {
     const volume = own(ctx).get(ctx.params["id"] ?? "");
-    ctx.body = {
-      ...volumeAndTokenBody(volume, domain()),
-      usedBytes: await own(ctx).usage(volume.id),
-    };
+    ctx.body = { ...volumeAndTokenBody(volume, domain()), usedBytes: await own(ctx).usage(volume.id) };
   });
 
   router.delete("/volumes/:id", async (ctx) => {

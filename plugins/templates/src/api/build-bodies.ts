@@ -134,12 +134,7 @@ export function limitsOf(
 
 /** An entry of a log in answers. */
 export function logEntryBody({ atMs, level, message, step: of }: LogEntry) {
-  return {
-    timestamp: new Date(atMs).toISOString(),
-    level,
-    message,
-    ...(of !== undefined && { step: of }),
-  };
+  return { timestamp: new Date(atMs).toISOString(), level, message, ...(of !== undefined && { step: of }) };
 }
 
 export interface StatusOptions {

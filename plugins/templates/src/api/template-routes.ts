@@ -106,12 +106,7 @@ export function mountTemplates(router: Router, services: ApiServices): void {
   const { config, clock, templates, snapshots, catalog, store, queue, keeper, peers, sharing } = services;
   const servedSinceMs = clock.now();
 
-  peers.hold({
-    kind: "template",
-    surface: "api",
-    inPath: (pathname) => TEMPLATE.exec(pathname)?.[1],
-    has,
-  });
+  peers.hold({ kind: "template", surface: "api", inPath: (pathname) => TEMPLATE.exec(pathname)?.[1], has });
 
   router.get("/templates", async (ctx) => {
     const { configured, built } = all(ctx);

@@ -104,9 +104,8 @@ export async function installPrograms(sandbox: Sandbox, options: ProgramsOptions
   } else {
     print("info", `Installing ${list} with ${before.manager}`);
     const failure = await install(sandbox, manager, before.missing, options);
-    if (failure !== undefined) {
+    if (failure !== undefined)
       print("warn", `Not installed: ${(await look(sandbox, signal)).missing.join(", ")}: ${failure}`);
-    }
     await runScript(sandbox, CLEAN, { args: [], shell: "sh", signal });
   }
   return !(await look(sandbox, signal)).missing.includes("bash");

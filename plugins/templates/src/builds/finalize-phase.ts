@@ -179,9 +179,8 @@ export async function finalize(before: Progress, tools: BuildTools): Promise<Pro
     const sandbox = await workspace.sandbox();
     await makeAccount(sandbox, DEFAULT_USER, { isSudoer: true, signal });
     const settled = await runScript(sandbox, SETTLE, { args: [DEFAULT_USER], signal });
-    if (settled.exit.code !== 0) {
+    if (settled.exit.code !== 0)
       throw new BuildFailure(`configuration script failed: ${failureText(settled)}`, "finalize");
-    }
     await trustNewAuthorities(sandbox, tools);
     let start = startOf(below, tools);
     // A step may have removed it, and the label of an image may name one that the image has not.

@@ -103,12 +103,11 @@ async function pack(
         },
       },
     );
-    if (exit.code !== 0) {
+    if (exit.code !== 0)
       throw new BuildFailure(
         `the layers cannot be merged: ${exitText(exit)}: ${problem.text.trim()}`,
         undefined,
       );
-    }
     file.end();
     await finished(file);
   } finally {

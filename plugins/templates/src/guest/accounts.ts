@@ -81,9 +81,8 @@ export async function makeAccount(
   const args = [name, isSudoer ? "sudo" : ""];
   const result = await runScript(sandbox, MAKE_ACCOUNT, { args, signal });
   if (result.exit.code === UNCHANGED) return false;
-  if (result.exit.code !== 0) {
+  if (result.exit.code !== 0)
     throw new BuildFailure(`failed to create user: ${failureText(result)}`, undefined);
-  }
   return true;
 }
 

@@ -182,11 +182,10 @@ export class ImagePuller {
       if (problem !== undefined) throw gate.refusal ?? new Error(problem);
       const layout = join(directory, NAME);
       const { architecture, environment, template } = await readLayout(layout, { maxMetadata, maxValues });
-      if (architecture !== ARCHITECTURE) {
+      if (architecture !== ARCHITECTURE)
         throw new Error(
           `it is for ${architecture ?? "no architecture"}, and this server for ${ARCHITECTURE}`,
         );
-      }
       return { layout, reference: NAME, environment, template, [Symbol.asyncDispose]: remove };
     } catch (error) {
       await remove();

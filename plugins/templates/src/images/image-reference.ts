@@ -29,17 +29,15 @@ export function parseImageReference(text: string): ImageReference {
   if (digest !== undefined && !DIGEST.test(digest)) refuse("a digest is 'sha256:' and 64 hexadecimal digits");
   // A colon before the last slash belongs to a port.
   const [, name = "", tag] = /^(.*?)(?::([^/:]*))?$/s.exec(tagged) ?? [];
-  if (tag !== undefined && !TAG.test(tag)) {
+  if (tag !== undefined && !TAG.test(tag))
     refuse("a tag consists of at most 128 letters, digits, '_', '.' and '-'");
-  }
   if (name.length > LONGEST_NAME) refuse(`its name is longer than ${LONGEST_NAME} characters`);
   const [registry, path] = splitRegistry(name);
   if (!HOST.test(registry) || !URL.canParse(`https://${registry}`)) refuse(`'${registry}' is no registry`);
-  if (!path.split("/").every((component) => COMPONENT.test(component))) {
+  if (!path.split("/").every((component) => COMPONENT.test(component)))
     refuse(
       "a name consists of lower-case letters and digits, with single '.', '_', '-' and '/' between them",
     );
-  }
   const isOfficial = registry === "docker.io" && !path.includes("/");
   return {
     text,

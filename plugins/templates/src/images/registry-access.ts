@@ -48,9 +48,8 @@ export class RegistryAccess {
    */
   find({ registry, repository }: ImageReference, hasCredentials: boolean): Repository {
     const { allowed, mirrors, reserved } = this.#settings;
-    if (allowed !== undefined && !allowed.includes(registry)) {
+    if (allowed !== undefined && !allowed.includes(registry))
       throw new RegistryRefused(`this server does not pull from '${registry}'`);
-    }
     const mirror = hasCredentials ? undefined : mirrors[registry];
     const url = this.#urlOf(`${mirror ?? registry}/${repository}/`);
     if (reserved !== undefined) {
@@ -69,9 +68,8 @@ export class RegistryAccess {
    * @throws RegistryRefused
    */
   async check(url: URL, from: URL): Promise<LookupFunction | undefined> {
-    if (url.protocol !== "https:" && (url.protocol !== "http:" || from.protocol !== "http:")) {
+    if (url.protocol !== "https:" && (url.protocol !== "http:" || from.protocol !== "http:"))
       throw new RegistryRefused(`'${from.host}' leads to '${url.protocol}//${url.host}', which is not HTTPS`);
-    }
     // A public registry, which its client chooses, has no say over private ones.
     if (this.#private.has(url.host) && this.#private.has(from.host)) return undefined;
     if (!this.#guard.permitsHost(url.hostname)) throw this.#notPublic(url);

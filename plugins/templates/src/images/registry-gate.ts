@@ -166,9 +166,8 @@ export async function readManifest(
   const body = await readBounded(answer, mostBytes);
   if (answer.statusCode !== 200) throw new Error(`its registry answered ${answer.statusCode} for a manifest`);
   const digest = `sha256:${createHash("sha256").update(body).digest("hex")}`;
-  if (wanted !== undefined && digest !== wanted) {
+  if (wanted !== undefined && digest !== wanted)
     throw new Error(`its registry sent ${digest} instead of ${wanted}`);
-  }
   return { digest, type: answer.headers["content-type"] ?? "application/json", body };
 }
 

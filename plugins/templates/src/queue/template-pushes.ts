@@ -110,11 +110,7 @@ export class TemplatePushes {
           new SandboxError(REASONS.image_not_pushed, `the push timed out after ${timeoutMs / 1000}s`);
         using _limit = abortAfter(aborting, { clock, timeoutMs, overdue });
         const digest = await place.push(
-          {
-            archive: (until) => pack(source, until),
-            bytes: source.bytes,
-            settings: image,
-          },
+          { archive: (until) => pack(source, until), bytes: source.bytes, settings: image },
           { tenant, report, signal: AbortSignal.any([signal, aborting.signal]) },
         );
         log.info({ image: target.reference, digest, ...wanted }, "an image was pushed");

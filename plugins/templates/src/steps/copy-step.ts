@@ -75,9 +75,8 @@ export async function copyStep(step: BuildStep, run: StepRun): Promise<StepResul
 /** @param workdir where relative destinations begin. @throws BuildFailure */
 export function parseCopy({ type, args }: Pick<BuildStep, "type" | "args">, workdir: string): CopyArguments {
   const [from, to, owner = "", mode = ""] = args;
-  if (from === undefined || to === undefined) {
+  if (from === undefined || to === undefined)
     refuse(`${type.toUpperCase()} requires a local path and a container path argument`);
-  }
   if ([from, to].some((path) => path.includes("\0"))) refuse("a path cannot contain a NUL byte");
   if (owner !== "" && !OWNER.test(owner)) refuse(`invalid owner '${owner}'`);
   if (mode !== "" && !MODE.test(mode)) refuse(`invalid mode '${mode}'`);

@@ -19,9 +19,8 @@ const STEPS: ReadonlyMap<string, (step: BuildStep, run: StepRun) => Promise<Step
 /** Executes a step. @throws BuildFailure, SandboxError, the signal's reason */
 export async function executeStep(step: BuildStep, run: StepRun): Promise<StepResult> {
   const execute = STEPS.get(step.type.toUpperCase());
-  if (execute === undefined) {
+  if (execute === undefined)
     throw new BuildFailure(`command type ${step.type} is not implemented`, undefined);
-  }
   return execute(step, run);
 }
 

@@ -114,10 +114,9 @@ export async function templatesServer(options: TemplatesServerOptions = {}): Pro
     options.backend ?? memoryBackend({ snapshots: {}, images: { onUnpack: writeFour }, ...options.memory });
   const builder = new ScriptedBuilder(backend.backend);
   const { script } = options;
-  if (script !== undefined) {
+  if (script !== undefined)
     builder.script = (request, surroundings) =>
       script(request, surroundings, () => builder.make(request, surroundings));
-  }
   const server = await startTestServer({
     ...options,
     plugins: [

@@ -122,9 +122,8 @@ export class Uploads {
   async receive({ tenant, hash }: UploadKey, message: IncomingMessage): Promise<void> {
     const { settings } = this.#options;
     const bytes = lengthOf(message);
-    if (bytes > settings.maxUpload) {
+    if (bytes > settings.maxUpload)
       throw new SandboxError("body_too_large", `the archive is larger than ${settings.maxUpload} bytes`);
-    }
     const path = join(this.#incomingDirectory(), randomUUID());
     const counted = bytes + ARCHIVE_BYTES;
     this.#announce(tenant, counted);

@@ -16,10 +16,7 @@ export const templateFsck: VerbAction<TemplatesConfig> = {
   usage: "[--json]",
   async run(context) {
     const { args, print, printTable } = context;
-    const { values } = parseArgs({
-      args: [...args],
-      options: { json: { type: "boolean", default: false } },
-    });
+    const { values } = parseArgs({ args: [...args], options: { json: { type: "boolean", default: false } } });
     return withStoppedImages(context, async ({ store, keeper }) => {
       const report = await keeper.check();
       const findings = findingsOf(report, store);
