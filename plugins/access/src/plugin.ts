@@ -14,7 +14,7 @@ import {
 import { Counter } from "prom-client";
 import { accessConfig } from "./access-config.js";
 import { accessGuard, rateLimit } from "./access-guard.js";
-import { ApiKeys, keptDevelopmentKey, KeyStore } from "./keys/key-store.js";
+import { apiKeysOf, keptDevelopmentKey, KeyStore } from "./keys/key-store.js";
 import { auditList, mountAudit } from "./audit/audit-route.js";
 import { AuditLog } from "./audit/audit-log.js";
 import { auditObserver } from "./audit/audit-observer.js";
@@ -46,7 +46,7 @@ export const plugin = definePlugin({
       context.onStop(() => file.close());
     }
 
-    const apiKeys = new ApiKeys({ configured, store: store.get, clock });
+    const apiKeys = apiKeysOf(configured, store.get, clock);
     tenants.add(() => (jwt === undefined ? apiKeys.tenants() : "any"));
     const keyFile = (): string => join(context.dataDir(), "development-key");
     context.onStart(async () => {

@@ -25,7 +25,7 @@ import { mountTags, mountTemplates } from "./api/template-routes.js";
 import { mountUploadLinks, mountUploads, uploadGuard } from "./api/upload-routes.js";
 import { ImageBuilder } from "./builds/image-builder.js";
 import { BuildRequests } from "./catalog/build-requests.js";
-import { BuiltTemplates, Catalog } from "./catalog/catalog.js";
+import { builtTemplates, Catalog } from "./catalog/catalog.js";
 import { DebianImages } from "./debian/debian-image.js";
 import { diagnoseArchives } from "./debian/debian-archives.js";
 import { diagnosePrograms, HostPrograms } from "./images/host-programs.js";
@@ -42,7 +42,7 @@ import { StartCommands } from "./startup/start-commands.js";
 import { ImageKeeper } from "./store/image-keeper.js";
 import { TemplatesStore } from "./store/templates-store.js";
 import { type TemplatesConfig, templatesConfig } from "./templates-config.js";
-import { Uploads, UploadTickets } from "./uploads/uploads.js";
+import { Uploads, uploadTickets } from "./uploads/uploads.js";
 import { templateBuild } from "./verbs/template-build.js";
 import { templateFsck, templateGc } from "./verbs/image-verbs.js";
 import { templateInspect, templateList } from "./verbs/template-inspect.js";
@@ -51,14 +51,6 @@ import { templateLogs } from "./verbs/template-logs.js";
 import { templatePull, templatePush } from "./verbs/transfer-verbs.js";
 import { templateRemove, templateTag, templateUntag } from "./verbs/catalog-verbs.js";
 import { REASONS } from "./reasons.js";
-
-/** What a builder can use. */
-export interface BuilderServices {
-  readonly context: PluginContext<TemplatesConfig>;
-  readonly backends: Backends;
-  readonly tenants: Tenants;
-  readonly clock: Clock;
-}
 
 /** Makes images, and takes them elsewhere. */
 export interface Imaging {
@@ -79,7 +71,14 @@ function backendOf({ backend }: TemplateFacts, backends: Backends): SandboxBacke
  * Makes the plugin: templates that clients build, with their names, tags and uploads, and the start commands of their
  * sandboxes; the templates of the configuration are read by its routes, too.
  */
-export function templatesPlugin(makeImaging: (services: BuilderServices) => Imaging): Plugin {
+export function templatesPlugin(
+  makeImaging: (services: {
+    readonly context: PluginContext<TemplatesConfig>;
+    readonly backends: Backends;
+    readonly tenants: Tenants;
+    readonly clock: Clock;
+  }) => Imaging,
+): Plugin {
   return definePlugin({
     name: "templates",
     reasons: REASONS,
@@ -138,7 +137,7 @@ export function templatesPlugin(makeImaging: (services: BuilderServices) => Imag
         settings: config,
         clock,
       });
-      const tickets = new UploadTickets(() => store().secret("uploads"));
+      const tickets = uploadTickets(() => store().secret("uploads"));
       const keeper = new ImageKeeper({ store, backends, clock, log });
       context.onStart(async () => {
         store().builds.failInterrupted(clock.now());
@@ -204,7 +203,7 @@ export function templatesPlugin(makeImaging: (services: BuilderServices) => Imag
       // Other plugins look at the templates of the configuration when they start.
       const buildOf = (name: string) => (file.find() === undefined ? undefined : recipes.buildOf(name));
       templates.add(
-        new BuiltTemplates({ catalog, store, sharing, buildOf, builds: (name) => recipes.has(name) }),
+        builtTemplates(catalog, store, { buildOf, builds: (name) => recipes.has(name) }, sharing),
       );
       context.onStart(() => recipes.start());
       greeting.add(() => {

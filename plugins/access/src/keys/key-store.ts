@@ -163,42 +163,34 @@ export class KeyStore {
   }
 }
 
-interface ApiKeysOptions {
-  /** Keys of the configuration: the default tenant's, with all scopes. */
-  readonly configured: readonly string[];
-  /** Called at each request for all other keys. */
-  readonly store: () => KeyStore;
-  readonly clock: Clock;
-}
+export type ApiKeys = ReturnType<typeof apiKeysOf>;
 
-export class ApiKeys {
-  readonly #configured = new Map<string, Principal>();
-  readonly #options: Pick<ApiKeysOptions, "store" | "clock">;
-
-  constructor(options: ApiKeysOptions) {
-    this.#options = options;
-    for (const [index, key] of options.configured.entries()) this.add(key, `configured-${index + 1}`);
-  }
-
-  /** Adds a key of the default tenant with all scopes. */
-  add(key: string, name: string): void {
-    this.#configured.set(digestOf(key), { tenant: DEFAULT_TENANT, name, scopes: new Set(SCOPES) });
-  }
-
-  /** Tenants that have a key. */
-  tenants(): readonly string[] {
-    const { store, clock } = this.#options;
-    return [...(this.#configured.size > 0 ? [DEFAULT_TENANT] : []), ...store().tenants(clock.now())];
-  }
-
-  /** Finds the principal of a key; undefined for an unknown, expired or revoked one. */
-  find(key: string): Principal | undefined {
-    const digest = digestOf(key);
-    const configured = this.#configured.get(digest);
-    if (configured !== undefined) return configured;
-    const stored = this.#options.store().find(digest, this.#options.clock.now());
-    return stored && { tenant: stored.tenant, name: stored.name, scopes: scopesOfKey(stored.scopes) };
-  }
+/**
+ * The keys that are accepted.
+ * @param configured keys of the configuration: the default tenant's, with all scopes.
+ * @param store called at each request for all other keys.
+ */
+export function apiKeysOf(configured: readonly string[], store: () => KeyStore, clock: Clock) {
+  const known = new Map<string, Principal>();
+  const add = (key: string, name: string): void =>
+    void known.set(digestOf(key), { tenant: DEFAULT_TENANT, name, scopes: new Set(SCOPES) });
+  for (const [index, key] of configured.entries()) add(key, `configured-${index + 1}`);
+  return {
+    /** Adds a key of the default tenant with all scopes. */
+    add,
+    /** Tenants that have a key. */
+    tenants: (): readonly string[] => [
+      ...(known.size > 0 ? [DEFAULT_TENANT] : []),
+      ...store().tenants(clock.now()),
+    ],
+    /** Finds the principal of a key; undefined for an unknown, expired or revoked one. */
+    find(key: string): Principal | undefined {
+      const digest = digestOf(key);
+      const stored = known.has(digest) ? undefined : store().find(digest, clock.now());
+      if (stored === undefined) return known.get(digest);
+      return { tenant: stored.tenant, name: stored.name, scopes: scopesOfKey(stored.scopes) };
+    },
+  };
 }
 
 const KEY = /^e2b_[0-9a-f]{40,}$/;

@@ -1,14 +1,9 @@
 import type { Clock } from "@coppice/core";
 
-interface KeepaliveOptions {
-  readonly intervalMs: number;
-  readonly clock: Clock;
-}
-
 /** Yields the source's items, and `undefined` after each interval of silence. */
 export async function* withKeepalives<T>(
   source: AsyncIterable<T>,
-  { intervalMs, clock }: KeepaliveOptions,
+  { intervalMs, clock }: { readonly intervalMs: number; readonly clock: Clock },
 ): AsyncGenerator<T | undefined> {
   const iterator = source[Symbol.asyncIterator]();
   // One waiter that every pull reports to: racing a long-lived promise would pile up its reactions.

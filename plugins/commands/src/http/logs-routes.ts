@@ -6,11 +6,6 @@ import type { Commands, LoggedCommand } from "../contract/commands.js";
 import { pageBody, pageJson } from "../contract/page-json.js";
 import { REASONS } from "../reasons.js";
 
-interface LogsRoutesOptions {
-  readonly commands: Commands;
-  readonly config: OutputLogConfig;
-}
-
 const STREAM_NAMES = { stdout: "stdout", stderr: "stderr", pty: "terminal" } as const;
 // A page always has room for a whole character.
 const MIN_PAGE = 4;
@@ -37,7 +32,10 @@ export function logPageQuery({
 }
 
 /** Serves the log of commands page by page, also of ended ones. */
-export function mountLogs(router: Router, { commands, config }: LogsRoutesOptions): void {
+export function mountLogs(
+  router: Router,
+  { commands, config }: { readonly commands: Commands; readonly config: OutputLogConfig },
+): void {
   const logsQuery = logPageQuery(config).extend({
     /** Output of this stream only; the cursor still counts all streams. */
     stream: z.enum(["stdout", "stderr", "pty"]).optional(),

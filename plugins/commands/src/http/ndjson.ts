@@ -14,11 +14,6 @@ import type { CommandSet, Commands, StartedCommand } from "../contract/commands.
 import { TextLines } from "../contract/text-lines.js";
 import { REASONS } from "../reasons.js";
 
-interface NdjsonOptions {
-  readonly commands: Commands;
-  readonly config: CommandsConfig;
-}
-
 /** With `args`, `cmd` is a program that runs directly; without, a command line for the sandbox's /bin/sh. */
 const startBody = z.object({
   cmd: z.string().min(1),
@@ -34,7 +29,10 @@ const startBody = z.object({
 const killBody = z.object({ signal: z.enum(["SIGKILL", "SIGTERM"]).default("SIGKILL") });
 
 /** Serves commands to curl and shell scripts: JSON in, one JSON object per line out. */
-export function mountNdjson(router: Router, { commands, config }: NdjsonOptions): void {
+export function mountNdjson(
+  router: Router,
+  { commands, config }: { readonly commands: Commands; readonly config: CommandsConfig },
+): void {
   const find = (context: RequestCarrier, pid: string | undefined, among?: CommandSet): StartedCommand => {
     if (!/^\d{1,10}$/.test(pid ?? ""))
       throw new SandboxError(REASONS.process_selector_invalid, "a pid is a number");

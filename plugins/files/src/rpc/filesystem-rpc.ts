@@ -18,11 +18,6 @@ import {
 } from "../generated/filesystem/filesystem_pb.js";
 import type { DirectoryWatch, WatchRequest, Watchers } from "../watch/watchers.js";
 
-interface FilesystemRpcOptions {
-  readonly watchers: Watchers;
-  readonly config: FilesConfig;
-}
-
 const EVENT_TYPES: Readonly<Record<WatchEventType, EventType>> = {
   create: EventType.CREATE,
   write: EventType.WRITE,
@@ -39,7 +34,7 @@ const MIN_KEEPALIVE_MS = 1000;
 
 export function mountFilesystemRpc(
   router: Pick<ConnectRouter, "service">,
-  { watchers, config }: FilesystemRpcOptions,
+  { watchers, config }: { readonly watchers: Watchers; readonly config: FilesConfig },
 ): void {
   const filesOf = (context: HandlerContext): Promise<UserFiles> => {
     const username = basicUser(context.requestHeader.get("authorization"));

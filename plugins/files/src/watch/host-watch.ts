@@ -4,17 +4,6 @@ import { SandboxError, messageOf } from "@coppice/core";
 import type { EventBuffer } from "./event-buffer.js";
 import { REASONS } from "../reasons.js";
 
-export interface HostWatchOptions {
-  /** Absolute, inside the sandbox. */
-  readonly path: string;
-  /** The same directory on the host. */
-  readonly hostPath: string;
-  readonly recursive: boolean;
-  readonly buffer: EventBuffer;
-  /** Most entries below it. */
-  readonly maxEntries: number;
-}
-
 /**
  * Watches a directory on the host with chokidar, for backends that cannot watch by themselves.
  *
@@ -23,7 +12,16 @@ export interface HostWatchOptions {
  * @returns ends the watch.
  * @throws SandboxError resource_exhausted (more entries than `maxEntries`, no watches left on this host), internal.
  */
-export async function startHostWatch(options: HostWatchOptions): Promise<() => Promise<void>> {
+export async function startHostWatch(options: {
+  /** Absolute, inside the sandbox. */
+  readonly path: string;
+  /** The same directory on the host. */
+  readonly hostPath: string;
+  readonly recursive: boolean;
+  readonly buffer: EventBuffer;
+  /** Most entries below it. */
+  readonly maxEntries: number;
+}): Promise<() => Promise<void>> {
   const { path: directory, hostPath, recursive, buffer, maxEntries } = options;
   const ready = Promise.withResolvers<void>();
   // Until then chokidar reports the entries that existed before.

@@ -13,21 +13,19 @@ import {
 import { volumeMountBody } from "../volumes/volume-files.js";
 import { REASONS } from "../reasons.js";
 
-export interface CreateBodyOptions extends NetworkBodyOptions {
-  /** Bytes of one variable, `name=value`. */
-  readonly variableLimitBytes: number;
-  /** Bytes of all metadata, names included. */
-  readonly metadataLimitBytes: number;
-  readonly volumeMountLimit: number;
-}
-
 /** The body of both create routes. Options that this server cannot honour are refused, unknown ones ignored. */
 export function createBody({
   variableLimitBytes,
   metadataLimitBytes,
   volumeMountLimit,
   ...networkOptions
-}: CreateBodyOptions) {
+}: NetworkBodyOptions & {
+  /** Bytes of one variable, `name=value`. */
+  readonly variableLimitBytes: number;
+  /** Bytes of all metadata, names included. */
+  readonly metadataLimitBytes: number;
+  readonly volumeMountLimit: number;
+}) {
   return z.object({
     ...timeoutFields,
     ...lifecycleFields,

@@ -103,15 +103,10 @@ function baseOf({
   throw new SandboxError(REASONS.template_build_invalid, "must specify either fromImage or fromTemplate");
 }
 
-export interface LimitsOptions {
-  readonly config: TemplatesConfig;
-  readonly backend: SandboxBackend;
-}
-
 /** Limits that a request asks for. @throws SandboxError invalid_argument, with E2B's texts. */
 export function limitsOf(
   { cpuCount, memoryMB, minFreeDiskMb }: z.infer<typeof requestBody>,
-  { config, backend }: LimitsOptions,
+  { config, backend }: { readonly config: TemplatesConfig; readonly backend: SandboxBackend },
 ): BuildLimits {
   const refuse = (text: string): never => {
     throw new SandboxError(REASONS.template_limits_invalid, text);

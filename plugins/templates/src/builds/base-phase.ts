@@ -214,15 +214,6 @@ async function provide(name: string, tools: BuildTools, authorities: Authorities
   print(authorities.isNamed ? "warn" : "debug", `${name} does not trust ${whose}: ${trust.problem}`);
 }
 
-interface DirectoryImageOptions {
-  readonly programs: HostPrograms;
-  /** For layouts, as for `makeImage`. */
-  readonly parent: string;
-  /** Absolute path of a root file system on this host, which is read alone. */
-  readonly path: string;
-  readonly signal: AbortSignal;
-}
-
 /** Equal files of equal times make equal archives. */
 const WORDS = [
   "--create",
@@ -236,7 +227,14 @@ const WORDS = [
 ];
 
 /** Copies a directory into an image. @throws BuildFailure, the signal's reason */
-async function imageOfDirectory(options: DirectoryImageOptions): Promise<MadeImage> {
+async function imageOfDirectory(options: {
+  readonly programs: HostPrograms;
+  /** For layouts, as for `makeImage`. */
+  readonly parent: string;
+  /** Absolute path of a root file system on this host, which is read alone. */
+  readonly path: string;
+  readonly signal: AbortSignal;
+}): Promise<MadeImage> {
   const { programs, parent, path, signal } = options;
   return makeImage(parent, async (tar) => {
     const args = [...WORDS, `--file=${tar}`, `--directory=${path}`, "."];

@@ -11,17 +11,13 @@ import { finalize } from "./finalize-phase.js";
 import { withRoom } from "./with-room.js";
 import { executeStep } from "../steps/execute-step.js";
 
-export interface ImageBuilderOptions extends BuildServices {
-  readonly backends: Backends;
-}
-
 const INTERNAL = "An internal error occurred. Please try again or contact support with the build ID.";
 
 /** Builds templates in sandboxes of their backend. */
 export class ImageBuilder implements Builder {
-  readonly #options: ImageBuilderOptions;
+  readonly #options: BuildServices & { readonly backends: Backends };
 
-  constructor(options: ImageBuilderOptions) {
+  constructor(options: BuildServices & { readonly backends: Backends }) {
     this.#options = options;
   }
 

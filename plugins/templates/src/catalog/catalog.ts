@@ -98,47 +98,32 @@ export class Catalog {
 
 type TemplateSource = Parameters<Templates["add"]>[0];
 
-interface BuiltTemplatesOptions extends Pick<TemplateSource, "buildOf" | "builds"> {
-  readonly catalog: Catalog;
-  readonly store: () => TemplatesStore;
-  /** Undefined without a registry for the fleet. */
-  readonly sharing: Pick<TemplateSource, "find"> | undefined;
-}
-
-/** The templates that were built here, for the creation of sandboxes. */
-export class BuiltTemplates implements TemplateSource {
-  readonly #catalog: Catalog;
-  readonly #store: () => TemplatesStore;
-  readonly #sharing: BuiltTemplatesOptions["sharing"];
-
-  /** Current build of a template of the configuration, if it is built here. */
-  readonly buildOf: TemplateSource["buildOf"];
-  readonly builds: TemplateSource["builds"];
-
-  constructor({ catalog, store, sharing, buildOf, builds }: BuiltTemplatesOptions) {
-    this.#catalog = catalog;
-    this.#store = store;
-    this.#sharing = sharing;
-    this.buildOf = buildOf;
-    this.builds = builds;
-  }
-
-  all(tenant: string): readonly TemplateFacts[] {
-    return this.#store()
-      .templates.list({ owner: tenant })
-      .map((template) => factsOf(template, this.#catalog.tagged(template, "default")));
-  }
-
-  find(reference: TemplateReference, tenant: string): TemplateFacts | undefined {
-    const own = this.#catalog.find(reference.name, tenant);
-    const build = own && this.#catalog.tagged(own, reference.tag);
-    if (own !== undefined && build !== undefined) return factsOf(own, build);
-    const shared = this.#sharing?.find(reference, tenant);
-    if (shared !== undefined) return shared;
-    // Says which tag this server's own one lacks.
-    this.#catalog.resolve(reference, tenant);
-    return undefined;
-  }
+/**
+ * The templates that were built here, for the creation of sandboxes.
+ * @param configured tells of those of the configuration. @param sharing undefined without a registry for the fleet.
+ */
+export function builtTemplates(
+  catalog: Catalog,
+  store: () => TemplatesStore,
+  configured: Pick<TemplateSource, "buildOf" | "builds">,
+  sharing: Pick<TemplateSource, "find"> | undefined,
+): TemplateSource {
+  return {
+    ...configured,
+    all: (tenant) =>
+      store()
+        .templates.list({ owner: tenant })
+        .map((template) => factsOf(template, catalog.tagged(template, "default"))),
+    find(reference, tenant) {
+      const own = catalog.find(reference.name, tenant);
+      const build = own && catalog.tagged(own, reference.tag);
+      if (own !== undefined && build !== undefined) return factsOf(own, build);
+      const shared = sharing?.find(reference, tenant);
+      // Says which tag this server's own one lacks.
+      if (shared === undefined) catalog.resolve(reference, tenant);
+      return shared;
+    },
+  };
 }
 
 /** What a sandbox of a template begins with. */

@@ -142,14 +142,12 @@ function copySteps(instruction: Copy): readonly BuildStep[] {
   const isDirectory = destination.endsWith("/") || /^(.*\/)?\.{1,2}$/.test(destination);
   if (words.length > 2 && !isDirectory)
     throw errorAt(instruction, "the destination of several sources has to end with '/'");
-  return words
-    .slice(0, -1)
-    .map((word) => ({
-      type: "COPY",
-      args: [sourceOf(word, instruction), destination, owner, mode],
-      filesHash: undefined,
-      force: false,
-    }));
+  return words.slice(0, -1).map((word) => ({
+    type: "COPY",
+    args: [sourceOf(word, instruction), destination, owner, mode],
+    filesHash: undefined,
+    force: false,
+  }));
 }
 
 function flagsOf(instruction: Copy): { readonly owner: string; readonly mode: string } {

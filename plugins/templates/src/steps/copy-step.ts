@@ -64,7 +64,7 @@ export async function copyStep(step: BuildStep, run: StepRun): Promise<StepResul
   if (upload === undefined) refuse(`${type}: the files of '${step.args[0]}' were not uploaded`);
   // Beside everything else, so that the files are moved within one file system.
   const stage = `/.build-${randomUUID()}`;
-  await unpack(sandbox, { upload, stage, maxBytes: run.maxCopyBytes, signal });
+  await unpack(sandbox, upload, stage, run);
   const args = [stage, `.${source}`, destination, owner ?? `${user.uid}:${user.gid}`, mode];
   const result = await runScript(sandbox, MOVE_FILES, { args, signal });
   if (result.exit.code === SOURCE_MISSING) refuse(`source path does not exist: ${step.args[0]}`);
@@ -99,17 +99,9 @@ function beforePatterns(path: string): string {
 /** Unpacks an upload inside a sandbox: its names and links are resolved there, and by nobody else. */
 async function unpack(
   sandbox: Sandbox,
-  {
-    upload,
-    stage,
-    maxBytes,
-    signal,
-  }: {
-    readonly upload: string;
-    readonly stage: string;
-    readonly maxBytes: number;
-    readonly signal: AbortSignal;
-  },
+  upload: string,
+  stage: string,
+  { maxCopyBytes: maxBytes, signal }: Pick<StepRun, "maxCopyBytes" | "signal">,
 ): Promise<void> {
   const broken = (reason: string, cause?: unknown): BuildFailure =>
     new BuildFailure(`failed to extract files: ${reason}`, undefined, { cause });

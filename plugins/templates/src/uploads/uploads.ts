@@ -11,8 +11,6 @@ import type { TemplatesConfig } from "../templates-config.js";
 import { REASONS } from "../reasons.js";
 
 /** Permission to upload one archive. */
-type UploadTicket = z.infer<typeof ticket>;
-
 const ticket = z.object({
   tenant: z.string(),
   hash: z.string().regex(/^[0-9a-f]{64}$/),
@@ -20,39 +18,33 @@ const ticket = z.object({
   endsAtMs: z.number(),
 });
 
+export type UploadTickets = ReturnType<typeof uploadTickets>;
+
 /** Writes tickets as texts for a URL, and reads them. Only texts of this server's key are read. */
-export class UploadTickets {
-  readonly #key: () => Uint8Array;
-
-  constructor(key: () => Uint8Array) {
-    this.#key = key;
-  }
-
-  write(permission: UploadTicket): string {
-    const payload = Buffer.from(JSON.stringify(permission)).toString("base64url");
-    return `${payload}.${this.#sign(payload)}`;
-  }
-
+export function uploadTickets(key: () => Uint8Array) {
+  const sign = (payload: string): string => createHmac("sha256", key()).update(payload).digest("base64url");
   /** True for a text that this server has written. */
-  isOwn(text: string): boolean {
+  const isOwn = (text: string): boolean => {
     const [payload = "", signature = ""] = text.split(".");
-    return secretEqual(this.#sign(payload), signature);
-  }
-
-  /** @throws SandboxError unauthenticated */
-  read(text: string, nowMs: number): UploadTicket {
-    const [payload = ""] = text.split(".");
-    if (!this.isOwn(text))
-      throw new SandboxError("signature_invalid", "the URL of the upload is not one of this server");
-    const read = ticket.parse(JSON.parse(Buffer.from(payload, "base64url").toString("utf8")));
-    if (read.endsAtMs < nowMs)
-      throw new SandboxError("signature_expired", "the URL of the upload has expired");
-    return read;
-  }
-
-  #sign(payload: string): string {
-    return createHmac("sha256", this.#key()).update(payload).digest("base64url");
-  }
+    return secretEqual(sign(payload), signature);
+  };
+  return {
+    isOwn,
+    write(permission: z.infer<typeof ticket>): string {
+      const payload = Buffer.from(JSON.stringify(permission)).toString("base64url");
+      return `${payload}.${sign(payload)}`;
+    },
+    /** @throws SandboxError unauthenticated */
+    read(text: string, nowMs: number): z.infer<typeof ticket> {
+      const [payload = ""] = text.split(".");
+      if (!isOwn(text))
+        throw new SandboxError("signature_invalid", "the URL of the upload is not one of this server");
+      const read = ticket.parse(JSON.parse(Buffer.from(payload, "base64url").toString("utf8")));
+      if (read.endsAtMs < nowMs)
+        throw new SandboxError("signature_expired", "the URL of the upload has expired");
+      return read;
+    },
+  };
 }
 
 interface UploadsOptions {

@@ -70,19 +70,13 @@ export const templateGc: VerbAction<TemplatesConfig> = {
   },
 };
 
-/** The images of templates while no server runs. */
-interface StoppedImages {
-  readonly store: TemplatesStore;
-  readonly keeper: ImageKeeper;
-}
-
 /**
  * Passes the images of a configuration to `use`: only while no server runs is none held by a build.
  * @throws BootError while one runs, or what `use` throws.
  */
 async function withStoppedImages<T>(
   { clock, dataDir, whileStopped }: Parameters<VerbAction<TemplatesConfig>["run"]>[0],
-  use: (images: StoppedImages) => Promise<T>,
+  use: (images: { readonly store: TemplatesStore; readonly keeper: ImageKeeper }) => Promise<T>,
 ): Promise<T> {
   return whileStopped(async (backends) => {
     using store = new TemplatesStore(dataDir());
