@@ -6,7 +6,7 @@
 // one by the same flags. `stand-ins` is what is for FreeBSD over stand-ins that run here, for tests.
 import { buildAgentOverStandIns, crossBuildAgent } from "./toolchain/agent.mjs";
 import { FailedStep } from "./toolchain/step.mjs";
-import { ensureZig } from "./toolchain/test-venvs.mjs";
+import { ensureZig } from "./toolchain/test-tools.mjs";
 
 const [target, file] = process.argv.slice(2);
 if (target === undefined || file === undefined) {

@@ -118,12 +118,7 @@ async function runExample(name, { urls, key, signal }) {
   const example = spawn(process.execPath, [join(ROOT, "examples", name)], {
     stdio: ["ignore", "inherit", "inherit"],
     signal,
-    env: {
-      ...process.env,
-      E2B_API_URL: urls.api,
-      E2B_SANDBOX_URL: urls.api,
-      E2B_API_KEY: key,
-    },
+    env: { ...process.env, E2B_API_URL: urls.api, E2B_SANDBOX_URL: urls.api, E2B_API_KEY: key },
   });
   const [code] = await once(example, "exit");
   return code ?? 1;

@@ -11,14 +11,7 @@ import { ROOT, TOOLCHAIN } from "./toolchain/project.mjs";
 import { mustRunStep } from "./toolchain/step.mjs";
 
 const SOURCES = ["fuzz-frames.c", "frames.c"].map((name) => join(ROOT, "agent", "native", name));
-const FLAGS = [
-  "-std=c11",
-  "-D_GNU_SOURCE",
-  "-g",
-  "-O1",
-  "-fno-omit-frame-pointer",
-  "-fno-sanitize-recover=all",
-];
+const FLAGS = "-std=c11 -D_GNU_SOURCE -g -O1 -fno-omit-frame-pointer -fno-sanitize-recover=all".split(" ");
 const ROUNDS_PER_SECOND = 100_000;
 
 async function fuzzWithClang(program, seconds) {

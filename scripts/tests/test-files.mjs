@@ -1,8 +1,7 @@
 import { existsSync } from "node:fs";
 import { readdir } from "node:fs/promises";
 import { join, relative, sep } from "node:path";
-import { MissingPrerequisite } from "../toolchain/missing-prerequisite.mjs";
-import { ROOT, workspaces } from "../toolchain/project.mjs";
+import { MissingPrerequisite, ROOT, workspaces } from "../toolchain/project.mjs";
 
 /** The compiled file of a path in the repository, and of a folder: `core/src/kernel` becomes `core/dist/kernel`. */
 function compiled(path) {

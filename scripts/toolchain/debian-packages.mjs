@@ -19,54 +19,39 @@ function canTestKernels() {
   return outputOf(DEBIAN_PYTHON, ["-c", program]) !== undefined;
 }
 
-function isInstalled(...paths) {
-  return paths.every((path) => existsSync(path));
-}
-
-/** Packages for tests that are skipped without them. Of large ones `usedBy` has the names of the only test files that use them. */
+/** Packages for tests that are skipped without them, each by `files` of it. Of large ones `usedBy` has the names of the only test files that use them. */
 const WANTED = [
   { packages: ["clang", "libclang-rt-dev"], isThere: canFuzz, usedBy: /protocol/ },
   // For sandboxes made of this host's /usr.
-  { packages: ["sudo"], isThere: () => isInstalled("/usr/bin/sudo") },
-  { packages: ["procps"], isThere: () => isInstalled("/usr/bin/ps", "/usr/bin/pgrep") },
+  { packages: ["sudo"], files: ["/usr/bin/sudo"] },
+  { packages: ["procps"], files: ["/usr/bin/ps", "/usr/bin/pgrep"] },
   { packages: ["python3-venv"], isThere: () => outputOf(DEBIAN_PYTHON, ["-c", "import ensurepip"]) === "" },
-  { packages: ["curl"], isThere: () => isInstalled("/usr/bin/curl") },
-  { packages: ["git"], isThere: () => isInstalled("/usr/bin/git") },
+  { packages: ["curl"], files: ["/usr/bin/curl"] },
+  { packages: ["git"], files: ["/usr/bin/git"] },
   // For images that tests make themselves, and a registry of them.
   {
     packages: ["busybox-static", "bash-static", "docker-registry"],
-    isThere: () =>
-      isInstalled("/var/lib/dpkg/info/busybox-static.list", "/bin/bash-static", "/usr/bin/docker-registry"),
+    files: ["/var/lib/dpkg/info/busybox-static.list", "/bin/bash-static", "/usr/bin/docker-registry"],
   },
   // Template images: unpacked, and brought from registries.
-  { packages: ["umoci", "skopeo"], isThere: () => isInstalled("/usr/bin/umoci", "/usr/bin/skopeo") },
-  { packages: ["xz-utils"], isThere: () => isInstalled("/usr/bin/xz") },
-  { packages: ["uidmap"], isThere: () => isInstalled("/usr/bin/newuidmap", "/usr/bin/newgidmap") },
-  { packages: ["iproute2", "nftables"], isThere: () => isInstalled("/usr/bin/ip", "/usr/sbin/nft") },
-  {
-    packages: ["passt", "slirp4netns"],
-    isThere: () => isInstalled("/usr/bin/pasta", "/usr/bin/slirp4netns"),
-  },
+  { packages: ["umoci", "skopeo"], files: ["/usr/bin/umoci", "/usr/bin/skopeo"] },
+  { packages: ["xz-utils"], files: ["/usr/bin/xz"] },
+  { packages: ["uidmap"], files: ["/usr/bin/newuidmap", "/usr/bin/newgidmap"] },
+  { packages: ["iproute2", "nftables"], files: ["/usr/bin/ip", "/usr/sbin/nft"] },
+  { packages: ["passt", "slirp4netns"], files: ["/usr/bin/pasta", "/usr/bin/slirp4netns"] },
   // For the tests of a fleet of servers.
-  {
-    packages: ["etcd-server", "strace"],
-    isThere: () => isInstalled("/usr/bin/etcd", "/usr/bin/strace"),
-  },
-  { packages: ["nginx-light"], isThere: () => isInstalled("/usr/sbin/nginx") },
-  { packages: ["zfs-fuse"], isThere: () => isInstalled("/usr/sbin/zfs-fuse"), usedBy: /freebsd/ },
+  { packages: ["etcd-server", "strace"], files: ["/usr/bin/etcd", "/usr/bin/strace"] },
+  { packages: ["nginx-light"], files: ["/usr/sbin/nginx"] },
+  { packages: ["zfs-fuse"], files: ["/usr/sbin/zfs-fuse"], usedBy: /freebsd/ },
   // FreeBSD's tar(1), which packs images of jails.
-  { packages: ["libarchive-tools"], isThere: () => isInstalled("/usr/bin/bsdtar") },
+  { packages: ["libarchive-tools"], files: ["/usr/bin/bsdtar"] },
   {
     packages: ["qemu-system-x86", "qemu-utils", "e2fsprogs"],
-    isThere: () => isInstalled("/usr/bin/qemu-system-x86_64", "/usr/bin/qemu-img", "/usr/sbin/mke2fs"),
+    files: ["/usr/bin/qemu-system-x86_64", "/usr/bin/qemu-img", "/usr/sbin/mke2fs"],
     usedBy: /freebsd/,
   },
-  { packages: ["mmdebstrap"], isThere: () => isInstalled("/usr/bin/mmdebstrap") },
-  {
-    packages: ["chromium"],
-    isThere: () => isInstalled("/usr/bin/chromium"),
-    usedBy: /foreign-pages|system-calls/,
-  },
+  { packages: ["mmdebstrap"], files: ["/usr/bin/mmdebstrap"] },
+  { packages: ["chromium"], files: ["/usr/bin/chromium"], usedBy: /foreign-pages|system-calls/ },
   {
     packages: ["python3-jupyter-kernel-test", "python3-jupyter-server"],
     isThere: canTestKernels,
@@ -90,7 +75,10 @@ export function mayRun(paths, meant) {
   return paths.length === 0 || paths.some((path) => !path.endsWith(".ts") || meant.test(path));
 }
 
-const missingOf = (wanted) => wanted.filter(({ isThere }) => !isThere()).flatMap(({ packages }) => packages);
+const missingOf = (wanted) =>
+  wanted
+    .filter(({ files, isThere }) => !(isThere?.() ?? files.every((path) => existsSync(path))))
+    .flatMap(({ packages }) => packages);
 
 async function installMissing(wanted) {
   if (process.platform !== "linux" || !canInstallDebianPackages()) return;

@@ -68,12 +68,7 @@ export async function checkManuals(toolchain, isUpdate) {
   const what = isUpdate
     ? "writing config/ and the generated parts of docs/"
     : "the check of the manuals (fix: npm run generate)";
-  for (const script of [
-    "generate-config.mjs",
-    "generate-errors.mjs",
-    "generate-routes.mjs",
-    "generate-measurements.mjs",
-  ]) {
+  for (const script of ["generate-config.mjs", "generate-docs.mjs"]) {
     const parameters = [join(ROOT, "scripts", script), ...(isUpdate ? [] : ["--check"])];
     await mustRunStep(what, toolchain.node, parameters, { env: toolchain.environment });
   }

@@ -1,8 +1,7 @@
-import { mkdir, rm, writeFile } from "node:fs/promises";
+import { mkdir, rm, writeFile, readFile } from "node:fs/promises";
 import { dirname, join } from "node:path";
-import { MissingPrerequisite, NPM_MISSING } from "./missing-prerequisite.mjs";
-import { TOOLCHAIN } from "./project.mjs";
-import { outputOf, runStepAgain, told } from "./step.mjs";
+import { MissingPrerequisite, NPM_MISSING, TOOLCHAIN, ROOT } from "./project.mjs";
+import { outputOf, runStepAgain, told, FailedStep } from "./step.mjs";
 
 /** Node release to fetch: Node 24 LTS, which the tests run on. */
 const TARGET_VERSION = "24.21.0";
@@ -16,9 +15,7 @@ const FETCHED = join(PACKAGE, "bin", "node");
 function isNewEnough(version) {
   const have = version.replace(/^v/, "").split(".").map(Number);
   const need = OLDEST_VERSION.split(".").map(Number);
-  for (const [index, part] of need.entries()) {
-    if (have[index] !== part) return have[index] > part;
-  }
+  for (const [index, part] of need.entries()) if (have[index] !== part) return have[index] > part;
   return true;
 }
 
@@ -38,9 +35,7 @@ async function fetchNode() {
   // fetching, so it is kept from npm and started here, the same way under each of them.
   const flags = ["--ignore-scripts", "--no-save", "--no-audit", "--no-fund", "--loglevel=error"];
   const installed = await runStepAgain("fetching Node", "npm", ["install", ...flags], { cwd: FOLDER });
-  if (installed === 127) {
-    throw new MissingPrerequisite(NPM_MISSING);
-  }
+  if (installed === 127) throw new MissingPrerequisite(NPM_MISSING);
   if (installed !== 0) return;
   await runStepAgain("fetching Node", process.execPath, ["installArchSpecificPackage.js"], { cwd: PACKAGE });
 }
@@ -75,4 +70,44 @@ export async function ensureNode() {
 /** Environment in which `node`, `npm` and their child processes are that Node. */
 export function environmentFor(node) {
   return { ...process.env, PATH: `${dirname(node)}:${process.env.PATH ?? ""}` };
+}
+
+const ZEROMQ_BINARIES = join(ROOT, "node_modules", "zeromq", "build");
+
+async function lockedPackages(path) {
+  try {
+    return JSON.parse(await readFile(path, "utf8")).packages;
+  } catch {
+    return undefined;
+  }
+}
+
+/**
+ * True when node_modules matches package-lock.json. npm writes its record as the last step, so an interrupted
+ * installation does not count.
+ */
+async function arePackagesInstalled() {
+  const wanted = await lockedPackages(join(ROOT, "package-lock.json"));
+  const installed = await lockedPackages(join(ROOT, "node_modules", ".package-lock.json"));
+  if (wanted === undefined || installed === undefined) return false;
+  return Object.entries(wanted).every(([path, entry]) => {
+    const found = installed[path];
+    // npm installs only those optional packages that suit this platform.
+    if (path === "" || (found === undefined && entry.optional === true)) return true;
+    return found !== undefined && found.version === entry.version && found.link === entry.link;
+  });
+}
+
+/** Installs the npm packages exactly as locked, unless they are there. */
+export async function ensurePackages(node) {
+  if (await arePackagesInstalled()) return;
+  const flags = ["--no-audit", "--no-fund", "--loglevel=error"];
+  // zeromq has no binary for FreeBSD and would build itself with vcpkg. Kernels are spoken to without it.
+  if (process.platform === "freebsd") flags.push("--ignore-scripts");
+  const install = () => runStepAgain("npm ci", "npm", ["ci", ...flags], { env: environmentFor(node) });
+  const code = await told("Installing npm packages", install);
+  if (code === 127) throw new MissingPrerequisite(NPM_MISSING);
+  if (code !== 0) throw new FailedStep("npm ci failed: its message above says why");
+  // The package contains binaries of other systems.
+  if (process.platform === "freebsd") await rm(ZEROMQ_BINARIES, { recursive: true, force: true });
 }

@@ -1,8 +1,10 @@
+import { rm } from "node:fs/promises";
+import { join } from "node:path";
 import { ensureAgent } from "./agent.mjs";
-import { environmentFor, ensureNode } from "./node.mjs";
-import { ensurePackages } from "./packages.mjs";
+import { environmentFor, ensureNode, ensurePackages } from "./node.mjs";
 import { ensurePython } from "./python.mjs";
-import { allOf } from "./step.mjs";
+import { ROOT, workspaces } from "./project.mjs";
+import { allOf, mustRunStep, told } from "./step.mjs";
 
 /**
  * Fetches Node, the npm packages and, unless `needsPython` is false, a Python for the code interpreter, and builds
@@ -30,4 +32,22 @@ async function packagesOfNode() {
   const node = await ensureNode();
   await ensurePackages(node);
   return node;
+}
+
+const COMPILER = join(ROOT, "node_modules", "typescript", "bin", "tsc");
+
+/** Compiles the sources that have changed. */
+export function build(toolchain) {
+  const options = { env: toolchain.environment };
+  return told("Compiling what changed", () =>
+    mustRunStep("the TypeScript build", toolchain.node, [COMPILER, "-b"], options),
+  );
+}
+
+/** Removes everything compiled. `tsc -b --clean` would leave the output of a test that was deleted. */
+export async function cleanBuild() {
+  for (const folder of await workspaces()) {
+    await rm(join(ROOT, folder, "dist"), { recursive: true, force: true });
+    await rm(join(ROOT, folder, "tsconfig.tsbuildinfo"), { force: true });
+  }
 }

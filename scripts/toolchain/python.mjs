@@ -3,8 +3,7 @@ import { mkdir, readFile, readdir, rm, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { unpackDebianPackage } from "./apt.mjs";
-import { MissingPrerequisite } from "./missing-prerequisite.mjs";
-import { ROOT, TOOLCHAIN } from "./project.mjs";
+import { MissingPrerequisite, ROOT, TOOLCHAIN } from "./project.mjs";
 import { outputOf, runQuietly, told } from "./step.mjs";
 
 const MODULES = ["ipykernel", "numpy", "pandas", "matplotlib"];

@@ -1,7 +1,6 @@
 import { join } from "node:path";
-import { build } from "./build.mjs";
+import { build, prepare } from "./prepare.mjs";
 import { runInForeground } from "./foreground.mjs";
-import { prepare } from "./prepare.mjs";
 import { ROOT } from "./project.mjs";
 import { releaseSetupLock } from "./setup-lock.mjs";
 

@@ -1,7 +1,7 @@
 import { spawn, spawnSync } from "node:child_process";
 import { createInterface } from "node:readline";
 import { setTimeout as sleep } from "node:timers/promises";
-import { withHostTrust } from "./host-trust.mjs";
+import { existsSync } from "node:fs";
 import { ROOT } from "./project.mjs";
 
 /** Number of attempts of a step that uses the network, and the pause between two. */
@@ -90,4 +90,22 @@ export function outputOf(command, parameters, options = {}) {
     ...options,
   });
   return status === 0 ? stdout.trim() : undefined;
+}
+
+/** Files with all authorities that a system trusts: of Debian and Alpine, Fedora, FreeBSD. */
+const BUNDLES = [
+  "/etc/ssl/certs/ca-certificates.crt",
+  "/etc/pki/tls/certs/ca-bundle.crt",
+  "/etc/ssl/cert.pem",
+];
+
+/**
+ * An environment in which npm and pip, which have lists of their own, trust what this host trusts: the authority of a
+ * proxy that opens TLS, for instance. What is set stays, also where it is empty.
+ */
+function withHostTrust(environment) {
+  const bundle = environment.SSL_CERT_FILE || BUNDLES.find((path) => existsSync(path));
+  return bundle === undefined
+    ? environment
+    : { NODE_EXTRA_CA_CERTS: bundle, PIP_CERT: bundle, ...environment };
 }

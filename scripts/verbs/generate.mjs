@@ -1,10 +1,8 @@
 import { existsSync } from "node:fs";
-import { readdir } from "node:fs/promises";
+import { readdir, readFile, writeFile } from "node:fs/promises";
 import { join } from "node:path";
-import { build } from "../toolchain/build.mjs";
-import { completeLockfile } from "../toolchain/complete-lockfile.mjs";
+import { build, prepare } from "../toolchain/prepare.mjs";
 import { checkManuals, checkInterface, requireBinary } from "../toolchain/lint.mjs";
-import { prepare } from "../toolchain/prepare.mjs";
 import { ROOT } from "../toolchain/project.mjs";
 import { mustRunStep } from "../toolchain/step.mjs";
 
@@ -31,4 +29,38 @@ export async function run() {
   await build(toolchain);
   await checkInterface(toolchain, true);
   await checkManuals(toolchain, true);
+}
+
+const SYSTEMS = ["android", "darwin", "freebsd", "linux", "openharmony", "win32"];
+const PROCESSORS = { aarch64: "arm64", armv7: "arm", x86_64: "x64" };
+
+/** Parts of a package name that name its platform, as in `@oxfmt/binding-linux-arm-musleabihf`. */
+function platformOf(name) {
+  const parts = name.split("/").at(-1).split("-");
+  const start = parts.findIndex((part) => SYSTEMS.includes(part));
+  const [system, processor, abi = ""] = parts.slice(start);
+  const libc = system !== "linux" || abi === "" ? undefined : abi.startsWith("musl") ? "musl" : "glibc";
+  return { os: [system], cpu: [PROCESSORS[processor] ?? processor], ...(libc && { libc: [libc] }) };
+}
+
+/** Writes the missing entries. @returns their names. */
+async function completeLockfile() {
+  const path = join(ROOT, "package-lock.json");
+  const lock = JSON.parse(await readFile(path, "utf8"));
+  const added = [];
+  for (const { optionalDependencies = {}, dev } of Object.values(lock.packages)) {
+    for (const [name, version] of Object.entries(optionalDependencies)) {
+      const key = `node_modules/${name}`;
+      if (key in lock.packages) continue;
+      const { cpu, libc, os } = platformOf(name);
+      // In the order in which npm writes them.
+      lock.packages[key] = { version, cpu, ...(dev && { dev }), ...(libc && { libc }), optional: true, os };
+      added.push(name);
+    }
+  }
+  if (added.length === 0) return added;
+  const sorted = Object.entries(lock.packages).sort(([a], [b]) => a.localeCompare(b, "en"));
+  lock.packages = Object.fromEntries(sorted);
+  await writeFile(path, `${JSON.stringify(lock, undefined, 2)}\n`);
+  return added;
 }

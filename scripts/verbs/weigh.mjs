@@ -1,5 +1,5 @@
 import { execFileSync } from "node:child_process";
-import { markdownTable } from "../toolchain/markdown-table.mjs";
+import { markdownTable } from "../generated-file.mjs";
 import { ROOT } from "../toolchain/project.mjs";
 
 const CODE = /^(core|agent|plugins|scripts)\/.*\.([cm]?[jt]s|c|h|py|sh)$/;

@@ -1,4 +1,4 @@
-// The newest etcd, for tests: scripts/toolchain/test-etcd.mjs builds it.
+// The newest etcd, for tests: scripts/toolchain/test-tools.mjs builds it.
 module coppice.example/test-etcd
 
 go 1.26.0

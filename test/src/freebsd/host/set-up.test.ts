@@ -132,7 +132,7 @@ describe("set-up on FreeBSD, as far as another system shows it", { timeout: TIME
   });
 
   it("says what to install where npm is missing, or Node is old", async () => {
-    const missing = pathToFileURL(join(ROOT, "scripts/toolchain/missing-prerequisite.mjs")).href;
+    const missing = pathToFileURL(join(ROOT, "scripts/toolchain/project.mjs")).href;
     const script = `import { NPM_MISSING } from "${missing}"; console.log(NPM_MISSING);`;
     const as = ["--import", preload, "--input-type=module", "-e"];
     const { stdout } = await run(process.execPath, [...as, script], { cwd: dirname(tree) });

@@ -1,9 +1,10 @@
 import { existsSync } from "node:fs";
-import { mkdir, readFile, rm, writeFile } from "node:fs/promises";
-import { join } from "node:path";
+import { mkdir, readFile, rm, writeFile, rename } from "node:fs/promises";
+import { join, basename } from "node:path";
 import { mayRun } from "./debian-packages.mjs";
-import { TOOLCHAIN } from "./project.mjs";
-import { FailedStep, outputOf, runStep, told } from "./step.mjs";
+import { TOOLCHAIN, ROOT } from "./project.mjs";
+import { FailedStep, outputOf, runStep, told, runStepAgain } from "./step.mjs";
+import { canInstallDebianPackages } from "./apt.mjs";
 
 /** The Python SDKs that the server is tested with: the newest, and one of two years before. */
 const SDKS = {
@@ -104,4 +105,82 @@ export async function testVenvs(paths) {
   const zig = mayRun(paths, /freebsd/) ? await ensureZig() : undefined;
   if (zig !== undefined) environment["COPPICE_ZIG"] = zig;
   return environment;
+}
+
+/** A module of Go that names etcd and all that it is made of, with versions and digests. */
+const MODULE = join(ROOT, "test", "etcd");
+const SERVER = "go.etcd.io/etcd/server/v3";
+
+/** True where this machine has a Go as new as the module wants. @param text its `go.mod` */
+function hasGo(text) {
+  const numbers = (release) =>
+    /(\d+)\.(\d+)/
+      .exec(release ?? "")
+      ?.slice(1)
+      .map(Number) ?? [0, 0];
+  const [major, minor] = numbers(outputOf("go", ["env", "GOVERSION"]));
+  const [oldestMajor, oldestMinor] = numbers(/^go (.*)$/m.exec(text)?.[1]);
+  return major > oldestMajor || (major === oldestMajor && minor >= oldestMinor);
+}
+
+/**
+ * The newest etcd, built by the Go of this machine, beside the one of Debian. Without Go the tests that want it are
+ * skipped.
+ * @param paths the tests to run: all where there are none.
+ * @returns the environment variable with its path.
+ */
+export async function testEtcd(paths) {
+  if (!mayRun(paths, /fleet/)) return {};
+  const text = await readFile(join(MODULE, "go.mod"), "utf8");
+  const version = new RegExp(`${SERVER} (v\\S+)`).exec(text)?.[1];
+  const program = join(TOOLCHAIN, `etcd-${version}`);
+  if (!existsSync(program)) {
+    if (!hasGo(text)) return {};
+    // Under another name until it is whole: two runs may build it at once.
+    const unfinished = `${program}.${process.pid}`;
+    const build = () => runStepAgain("go build", "go", ["build", "-o", unfinished, SERVER], { cwd: MODULE });
+    const code = await told(`Building etcd ${version} with Go`, build);
+    if (code !== 0) {
+      await rm(unfinished, { force: true });
+      if (process.env.CI) throw new FailedStep(`etcd ${version} could not be built`);
+      return {};
+    }
+    await rename(unfinished, program);
+  }
+  return { COPPICE_TEST_NEWEST_ETCD: program };
+}
+
+const GUEST = join(TOOLCHAIN, "debian-guest");
+const MAKE = join(ROOT, "test", "freebsd", "make-guest.sh");
+
+async function makeGuest() {
+  const unfinished = `${GUEST}.${process.pid}`;
+  await mkdir(unfinished, { recursive: true });
+  try {
+    const make = () => runStep(MAKE, [unfinished]);
+    // Known packages may be older than the ones that can be had.
+    if ((await make()) !== 0) {
+      await runStepAgain("apt-get update", "apt-get", ["update", "-qq"]);
+      if ((await make()) !== 0) return;
+    }
+    await rename(unfinished, GUEST);
+  } finally {
+    await rm(unfinished, { recursive: true, force: true });
+  }
+}
+
+const isUsedBy = (path) => path.replace(/\/$/, "") === "test" || basename(path) === "vm.test.ts";
+
+/**
+ * A Debian for QEMU, for one test alone. Made anew when its folder is removed.
+ * @param paths the tests to run: all where there are none.
+ * @returns the environment variable with its path.
+ */
+export async function testGuest(paths) {
+  if (paths.length > 0 && !paths.some(isUsedBy)) return {};
+  if (process.arch !== "x64" || !canInstallDebianPackages()) return {};
+  if (!existsSync(GUEST)) await told("Making a Debian for tests in QEMU", makeGuest);
+  if (existsSync(GUEST)) return { COPPICE_TEST_GUEST: GUEST };
+  if (process.env.CI) throw new FailedStep("a Debian for tests in QEMU could not be made");
+  return {};
 }
