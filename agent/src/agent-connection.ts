@@ -1,16 +1,15 @@
 import type { Duplex } from "node:stream";
 import { isTurnOver, messageOf, ReadsInTurns, releaseMemory } from "@coppice/core";
 import { SandboxError, type User } from "@coppice/core/backend";
-import { readFailure } from "./wire/agent-error.js";
+import { readFailure } from "./wire/answers.js";
 import { AgentDial, DIAL_WINDOW_BYTES } from "./agent-dial.js";
 import { AgentFiles, type AgentFilesOptions, type Expected } from "./files/agent-files.js";
 import { AgentProcess, type ProcessFacts, KEPT_WINDOW_BYTES, OUTPUT_WINDOW_BYTES } from "./agent-process.js";
-import type { ProcessDescriptors } from "./built/process-descriptors.js";
+import type { ProcessDescriptors } from "./built/agent-binary.js";
 import { readInto } from "./connect-socket.js";
-import type { Channel, Link } from "./wire/channel.js";
-import { FrameReader } from "./wire/frame-reader.js";
-import { FrameWriter } from "./wire/frame-writer.js";
 import {
+  type Channel,
+  type Link,
   Feature,
   type Frame,
   INPUT_WINDOW_BYTES,
@@ -23,6 +22,8 @@ import {
   VERSION,
   readWhole,
 } from "./wire/frames.js";
+import { FrameReader } from "./wire/frame-reader.js";
+import { FrameWriter } from "./wire/frame-writer.js";
 import { type SpawnRequest, spawnError, writeSpawnRequest } from "./wire/spawn-request.js";
 
 export interface AgentConnectionOptions extends AgentFilesOptions {
@@ -36,7 +37,6 @@ export interface AgentConnectionOptions extends AgentFilesOptions {
   readonly onEnd?: (() => Promise<void>) | undefined;
   /** Refers to the process of the agent, where it is one of this host. Called once, when a descriptor is handed over. */
   readonly openPeer?: (() => Promise<ProcessDescriptors | undefined>) | undefined;
-  /** Awaited by `close` after the stream has ended. */
   readonly afterClose?: (() => Promise<void>) | undefined;
 }
 
@@ -72,7 +72,6 @@ export class AgentConnection {
   /** Released ids, for which frames of the agent may still arrive. */
   readonly #released = new Set<number>();
   readonly #adopted: AgentProcess[] = [];
-  /** By name. */
   readonly #accounts = new Map<string, { readonly account: User; readonly atMs: number }>();
   readonly #greeting = Promise.withResolvers<void>();
   readonly #explain: ProcessFacts["explain"] = (exit, sinceMs) => this.explain?.(exit, sinceMs) ?? exit;
@@ -217,9 +216,8 @@ export class AgentConnection {
    */
   async dial(port: number, signal: AbortSignal): Promise<Duplex> {
     signal.throwIfAborted();
-    if (!Number.isInteger(port) || port < 1 || port > 65_535) {
+    if (!Number.isInteger(port) || port < 1 || port > 65_535)
       throw new SandboxError("port_invalid", `${port} is no port`);
-    }
     const payload = new PayloadWriter().u16(port).u32(DIAL_WINDOW_BYTES).finish();
     const connected: Expected<void> = {
       type: Reply.Done,
@@ -265,7 +263,6 @@ export class AgentConnection {
     return channel;
   }
 
-  /** Sends a request with one answer of one type, or an error. */
   async #ask<T>(type: number, payload: Uint8Array, expected: Expected<T>): Promise<T> {
     return this.#request(type, payload, expected, (answer) => answer);
   }
@@ -362,9 +359,8 @@ export class AgentConnection {
   }
 
   #takeId(): number {
-    while (this.#nextId > LAST_ID || this.#channels.has(this.#nextId) || this.#released.has(this.#nextId)) {
+    while (this.#nextId > LAST_ID || this.#channels.has(this.#nextId) || this.#released.has(this.#nextId))
       this.#nextId = this.#nextId >= LAST_ID ? 1 : this.#nextId + 1;
-    }
     return this.#nextId++;
   }
 
@@ -426,9 +422,8 @@ export class AgentConnection {
   }
 
   #adopt(id: number, reader: PayloadReader): void {
-    if (this.#channels.has(id) || this.#adopted.length >= MAX_ADOPTED) {
+    if (this.#channels.has(id) || this.#adopted.length >= MAX_ADOPTED)
       throw new ProtocolError("a process that was named before");
-    }
     const pid = reader.u32();
     const flags = reader.u8();
     const inputWindowBytes = reader.u32();

@@ -1,8 +1,7 @@
 import { Duplex } from "node:stream";
 import { SandboxError } from "@coppice/core/backend";
-import type { Channel, Link } from "./wire/channel.js";
+import { type Channel, type Link, PayloadReader, ProtocolError, Reply, Request } from "./wire/frames.js";
 import { CreditedQueue } from "./wire/credited-queue.js";
-import { PayloadReader, ProtocolError, Reply, Request } from "./wire/frames.js";
 import { InputWindow } from "./wire/input-window.js";
 
 export const DIAL_WINDOW_BYTES = 262_144;

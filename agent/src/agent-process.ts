@@ -9,11 +9,17 @@ import {
   type Signal,
   type TerminalSize,
 } from "@coppice/core/backend";
-import { Handover } from "./handover/handover.js";
-import { SharedInput } from "./handover/shared-input.js";
-import type { Channel, Link } from "./wire/channel.js";
+import { Handover, SharedInput } from "./handover/handover.js";
+import {
+  type Channel,
+  type Link,
+  PayloadReader,
+  PayloadWriter,
+  ProtocolError,
+  Reply,
+  Request,
+} from "./wire/frames.js";
 import { CreditedQueue } from "./wire/credited-queue.js";
-import { PayloadReader, PayloadWriter, ProtocolError, Reply, Request } from "./wire/frames.js";
 import { InputWindow } from "./wire/input-window.js";
 import { cells } from "./wire/spawn-request.js";
 
@@ -27,7 +33,6 @@ const LARGE_INPUT_BYTES = 131_072;
 /** Output in pieces of this size is worth a release. */
 const LARGE_OUTPUT_BYTES = 16_384;
 
-/** Facts about a process when it appears. */
 export interface ProcessFacts {
   readonly pid: number;
   readonly hasInput: boolean;

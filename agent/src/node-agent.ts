@@ -201,7 +201,6 @@ function requireDirectory(path: string): void {
 
 type Child = ChildProcess & { readonly pid: number };
 
-/** Returns a child, or undefined when its program cannot be run. */
 async function attempt(
   path: string,
   args: readonly string[],
@@ -361,7 +360,6 @@ class Program {
     if (this.#hasExited && this.#sources.every(({ hasEnded }) => hasEnded)) this.#forget();
   }
 
-  /** Sends read output within the credit. */
   pump(): void {
     for (const { type, stream } of this.#sources) {
       while (!this.#isDiscarded && this.#creditBytes > FRAME_COST) {
@@ -376,7 +374,6 @@ class Program {
     if (this.#wasKilled && this.#hasExited) setImmediate(() => this.#drain());
   }
 
-  /** Kills its process group. */
   kill(): void {
     try {
       process.kill(-this.#child.pid, "SIGKILL");
@@ -450,9 +447,8 @@ function handle({ type, id, payload }: Frame): void {
   const source = new PayloadReader(payload);
   const program = programs.get(id);
   if (!hasGreeted) {
-    if (type !== Request.Hello || source.u32() !== MAGIC || source.u16() !== VERSION) {
+    if (type !== Request.Hello || source.u32() !== MAGIC || source.u16() !== VERSION)
       throw new ProtocolError("the server speaks another protocol");
-    }
     hasGreeted = true;
     return;
   }

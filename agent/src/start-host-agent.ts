@@ -6,7 +6,7 @@ import { SandboxError, messageOf } from "@coppice/core";
 import { AgentConnection, type AgentConnectionOptions } from "./agent-connection.js";
 import { agentBinary } from "./built/agent-binary.js";
 
-export interface HostAgentOptions extends Omit<AgentConnectionOptions, "afterClose"> {
+interface HostAgentOptions extends Omit<AgentConnectionOptions, "afterClose"> {
   /** The program; `agentBinary()` when absent. `"node"`: a Node process instead, without terminals and files. */
   readonly binary?: string | undefined;
   /** Directory of this host that is `/` for file operations; the host's own root when absent. */

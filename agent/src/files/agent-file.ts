@@ -5,20 +5,25 @@ import {
   type ReadOptions,
   SandboxError,
 } from "@coppice/core/backend";
-import { closeInTurn } from "../handover/close-in-turn.js";
-import { DirectFile, isPlainFile } from "../handover/direct-file.js";
+import { closeInTurn, DirectFile, isPlainFile } from "../handover/direct-file.js";
 import { Handover } from "../handover/handover.js";
-import { fileError, readFailure } from "../wire/agent-error.js";
-import type { Channel, Link } from "../wire/channel.js";
-import { PayloadWriter, ProtocolError, Reply, Request, Stage } from "../wire/frames.js";
+import { fileError, readFailure, type Failure, readFileInfo } from "../wire/answers.js";
+import {
+  type Channel,
+  type Link,
+  PayloadWriter,
+  ProtocolError,
+  Reply,
+  Request,
+  Stage,
+  readWhole,
+} from "../wire/frames.js";
 
 const CHUNK_BYTES = 65_536;
 /** Asked for with the opening: another round trip would take as long as all the rest of reading a small file. */
 const FIRST_BYTES = 4_096;
-/** Concurrent reads. */
 const READ_AHEAD = 4;
 
-/** A file inside, open for reading. */
 export class AgentFile implements Channel, OpenFile {
   readonly #link: Link;
   readonly #reads: { readonly length: number; readonly answer: PromiseWithResolvers<Buffer> }[] = [];
@@ -153,7 +158,6 @@ export class AgentFile implements Channel, OpenFile {
     return this.#answer(length);
   }
 
-  /** The answer to the next read, which was asked for. */
   async #answer(length: number): Promise<Buffer> {
     const answer = Promise.withResolvers<Buffer>();
     this.#reads.push({ length, answer });
@@ -170,4 +174,45 @@ function readRequest(offset: number, length: number): Uint8Array {
 
 function closedError(): SandboxError {
   return new SandboxError("file_closed", "the file is closed");
+}
+
+/** A file that is being opened, and asked for its first bytes at the same time. */
+export class FileOpening implements Channel {
+  readonly #link: Link;
+  readonly #path: string;
+  readonly #errorOf: (failure: Failure) => SandboxError;
+  readonly #outcome = Promise.withResolvers<AgentFile>();
+  #opened: AgentFile | undefined;
+
+  constructor(link: Link, path: string, errorOf: (failure: Failure) => SandboxError) {
+    this.#link = link;
+    this.#path = path;
+    this.#errorOf = errorOf;
+  }
+
+  /** Asks for the first bytes, after the request to open. @throws SandboxError as `errorOf` makes it */
+  async read(): Promise<AgentFile> {
+    this.#link.send(Request.Read, AgentFile.firstPiece());
+    return this.#outcome.promise;
+  }
+
+  receive(type: number, payload: Buffer): void {
+    if (this.#opened !== undefined) {
+      this.#opened.receive(type, payload);
+    } else if (type === Reply.Info) {
+      const info = readWhole(payload, (reader) => readFileInfo(reader, this.#path));
+      this.#opened = new AgentFile(this.#link, info);
+      this.#outcome.resolve(this.#opened);
+    } else if (type === Reply.Error) {
+      const failure = readFailure(payload);
+      // The answer about the first bytes is still to come.
+      this.#link.release();
+      this.#outcome.reject(this.#errorOf(failure));
+    } else throw new ProtocolError(`frame ${type} for a file that is being opened`);
+  }
+
+  lost(reason: SandboxError): void {
+    this.#opened?.lost(reason);
+    this.#outcome.reject(reason);
+  }
 }

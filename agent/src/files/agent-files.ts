@@ -6,19 +6,25 @@ import {
   type WatchOptions,
   type WriteOptions,
 } from "@coppice/core/backend";
-import { type Failure, fileError } from "../wire/agent-error.js";
-import type { AgentFile } from "./agent-file.js";
+import { type Failure, fileError, readFileInfo } from "../wire/answers.js";
+import { type AgentFile, FileOpening } from "./agent-file.js";
 import { AgentListing, LISTING_WINDOW_BYTES } from "./agent-listing.js";
 import { AgentWatch, WATCH_WINDOW_BYTES, watchError } from "./agent-watch.js";
-import type { Channel, Link } from "../wire/channel.js";
-import { readFileInfo } from "../wire/file-info.js";
-import { PAYLOAD_LIMIT, type PayloadReader, PayloadWriter, Reply, Request, Stage } from "../wire/frames.js";
-import { type Identity, writeIdentity } from "../wire/identity.js";
-import { FileOpening } from "./file-opening.js";
+import {
+  type Channel,
+  type Link,
+  PAYLOAD_LIMIT,
+  type PayloadReader,
+  PayloadWriter,
+  Reply,
+  Request,
+  Stage,
+} from "../wire/frames.js";
+import { type Identity, writeIdentity } from "../wire/spawn-request.js";
 import { StagedWrite } from "./staged-write.js";
 
 /** Operations of a connection that files need. */
-export interface Requests {
+interface Requests {
   /** Opens a channel with a new id by a request. @throws SandboxError unavailable */
   open<C extends Channel>(type: number, payload: Uint8Array, create: (link: Link) => C): C;
   /** Sends a request with one answer of the expected type. @throws SandboxError unavailable */
@@ -32,10 +38,8 @@ export interface Requests {
   ): Promise<C>;
 }
 
-/** Expected form of an answer. */
 export interface Expected<T> {
   readonly type: number;
-  /** Reads the whole payload. @throws ProtocolError */
   readonly read: (payload: PayloadReader) => T;
   readonly errorOf: (failure: Failure) => SandboxError;
 }
@@ -49,8 +53,7 @@ export interface AgentFilesOptions {
   readonly writeInPlaceLimit?: number | undefined;
 }
 
-/** Attributes to change; absent ones stay. */
-export interface FileChange {
+interface FileChange {
   readonly mode?: number | undefined;
   readonly owner?: string | Identity | undefined;
   readonly metadata?: Readonly<Record<string, string>> | undefined;
@@ -207,7 +210,6 @@ export class AgentFiles implements Files {
     return watch.events(signal);
   }
 
-  /** Begins a request with the acting account and the path. */
   #payload(path: string): PayloadWriter {
     const payload = new PayloadWriter();
     writeIdentity(payload, this.#options.fileActor);
@@ -239,9 +241,7 @@ export class AgentFiles implements Files {
 function requirePath(path: string): void {
   if (path.includes("\0")) throw new SandboxError("path_invalid", "a path cannot contain a NUL byte");
   if (!path.startsWith("/")) throw new SandboxError("path_invalid", `path is not absolute: ${path}`);
-  if (Buffer.byteLength(path) > MAX_PATH_BYTES) {
-    throw new SandboxError("path_invalid", "file name too long");
-  }
+  if (Buffer.byteLength(path) > MAX_PATH_BYTES) throw new SandboxError("path_invalid", "file name too long");
 }
 
 function putPath(payload: PayloadWriter, path: string): PayloadWriter {
@@ -260,9 +260,8 @@ function putMetadata(payload: PayloadWriter, metadata: Readonly<Record<string, s
       throw new SandboxError("metadata_invalid", "a metadata key cannot contain a NUL byte");
     bytes += Buffer.byteLength(name) + Buffer.byteLength(value);
   }
-  if (entries.length > MAX_METADATA_ENTRIES || bytes > MAX_METADATA_BYTES) {
+  if (entries.length > MAX_METADATA_ENTRIES || bytes > MAX_METADATA_BYTES)
     throw new SandboxError("metadata_invalid", "too much metadata");
-  }
   payload.u16(entries.length);
   for (const [name, value] of entries) payload.text(name).text(value);
 }
@@ -282,15 +281,12 @@ function lookError(failure: Failure, path: string): SandboxError {
 
 function openError(failure: Failure, path: string): SandboxError {
   const options = { cause: failure };
-  if (failure.code === "ENOENT" || failure.code === "ENOTDIR") {
+  if (failure.code === "ENOENT" || failure.code === "ENOTDIR")
     return new SandboxError("path_not_found", `path '${path}' does not exist`, options);
-  }
-  if (failure.code === "EISDIR") {
+  if (failure.code === "EISDIR")
     return new SandboxError("path_is_directory", `path '${path}' is a directory`, options);
-  }
-  if (failure.code === "ENXIO") {
+  if (failure.code === "ENXIO")
     return new SandboxError("file_not_regular", `path '${path}' is not a regular file`, options);
-  }
   return fileError(failure, "open", path);
 }
 
@@ -301,17 +297,13 @@ function changeError(
   { user }: Pick<WriteOptions, "user">,
 ): SandboxError {
   const options = { cause: failure };
-  if (failure.stage === Stage.User) {
+  if (failure.stage === Stage.User)
     return new SandboxError("user_unknown", `invalid username: '${user ?? "default"}'`, options);
-  }
-  if (failure.stage === Stage.Parent && failure.detail !== "" && failure.detail !== path) {
+  if (failure.stage === Stage.Parent && failure.detail !== "" && failure.detail !== path)
     return new SandboxError("path_is_file", `path is a file: ${failure.detail}`, options);
-  }
-  if (failure.code === "EISDIR") {
+  if (failure.code === "EISDIR")
     return new SandboxError("path_is_directory", `path is a directory: ${path}`, options);
-  }
-  if (failure.code === "ENXIO") {
+  if (failure.code === "ENXIO")
     return new SandboxError("file_not_regular", `path '${path}' is not a regular file`, options);
-  }
   return fileError(failure, operation, path);
 }

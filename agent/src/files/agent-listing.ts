@@ -1,13 +1,10 @@
 import { SandboxError, type FileInfo } from "@coppice/core/backend";
-import { type Failure, fileError, readFailure } from "../wire/agent-error.js";
-import type { Channel, Link } from "../wire/channel.js";
+import { type Failure, fileError, readFailure, readFileInfo } from "../wire/answers.js";
+import { type Channel, type Link, PayloadReader, ProtocolError, Reply } from "../wire/frames.js";
 import { CreditedQueue } from "../wire/credited-queue.js";
-import { readFileInfo } from "../wire/file-info.js";
-import { PayloadReader, ProtocolError, Reply } from "../wire/frames.js";
 
 export const LISTING_WINDOW_BYTES = 131_072;
 
-/** Entries below a directory, in the order of arrival. */
 export class AgentListing implements Channel {
   readonly #link: Link;
   readonly #path: string;
@@ -67,8 +64,7 @@ export class AgentListing implements Channel {
 }
 
 function listError(failure: Failure, path: string): SandboxError {
-  if (failure.code === "ENOTDIR") {
+  if (failure.code === "ENOTDIR")
     return new SandboxError("path_is_file", `path is not a directory: ${path}`, { cause: failure });
-  }
   return fileError(failure, "lstat", path);
 }

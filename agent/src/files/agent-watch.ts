@@ -1,8 +1,7 @@
 import { SandboxError, type WatchEvent, type WatchEventType, networkMountError } from "@coppice/core/backend";
-import { type Failure, fileError, readFailure } from "../wire/agent-error.js";
-import type { Channel, Link } from "../wire/channel.js";
+import { type Failure, fileError, readFailure } from "../wire/answers.js";
+import { type Channel, type Link, PayloadReader, ProtocolError, Reply } from "../wire/frames.js";
 import { CreditedQueue } from "../wire/credited-queue.js";
-import { PayloadReader, ProtocolError, Reply } from "../wire/frames.js";
 
 /** More than the kernel's queue holds, so a slow reader does not lose the watch earlier than there. */
 export const WATCH_WINDOW_BYTES = 1_048_576;
@@ -16,7 +15,6 @@ const TYPES: readonly (WatchEventType | undefined)[] = [
   "chmod",
 ];
 
-/** A watch of a directory. */
 export class AgentWatch implements Channel {
   readonly #link: Link;
   /** Kept as received: parsed, small changes would take many times their bytes. */
@@ -66,7 +64,6 @@ export class AgentWatch implements Channel {
     }
   }
 
-  /** Ends the watch and the iteration of its events. */
   stop(): void {
     this.#queue.clear();
     this.#link.release();
@@ -92,7 +89,6 @@ export function watchError(failure: Failure, path: string): SandboxError {
   }
 }
 
-/** @throws ProtocolError */
 function checkChanges(payload: Buffer): void {
   const reader = new PayloadReader(payload);
   while (!reader.isAtEnd) {

@@ -1,10 +1,15 @@
 import { type FileInfo, SandboxError } from "@coppice/core/backend";
-import { Handover } from "../handover/handover.js";
-import { SharedInput } from "../handover/shared-input.js";
-import { type Failure, readFailure } from "../wire/agent-error.js";
-import type { Channel, Link } from "../wire/channel.js";
-import { readFileInfo } from "../wire/file-info.js";
-import { PayloadReader, ProtocolError, Reply, Request, readWhole } from "../wire/frames.js";
+import { Handover, SharedInput } from "../handover/handover.js";
+import { type Failure, readFailure, readFileInfo } from "../wire/answers.js";
+import {
+  type Channel,
+  type Link,
+  PayloadReader,
+  ProtocolError,
+  Reply,
+  Request,
+  readWhole,
+} from "../wire/frames.js";
 import { InputWindow } from "../wire/input-window.js";
 
 const UNDER_WAY_BYTES = 131_072;
@@ -46,7 +51,6 @@ export class StagedWrite implements Channel {
     });
   }
 
-  /** Completes the file. @throws SandboxError */
   async commit(): Promise<FileInfo> {
     const rest = this.#block.rest();
     if (rest.byteLength > 0) await this.#send(rest);
@@ -54,7 +58,6 @@ export class StagedWrite implements Channel {
     return this.#done.promise;
   }
 
-  /** Discards the file. */
   abort(): void {
     this.#link.release();
     this.#close();
@@ -95,7 +98,6 @@ export class StagedWrite implements Channel {
   }
 }
 
-/** Gathers chunks of any size into fixed-size blocks. */
 class Block {
   #bytes = Buffer.allocUnsafeSlow(BLOCK_BYTES);
   #length = 0;

@@ -5,8 +5,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { it } from "node:test";
 import { SandboxError } from "@coppice/core/backend";
-import { DirectFile } from "./direct-file.js";
-import { takeTurn } from "./read-turns.js";
+import { DirectFile, takeTurn } from "./direct-file.js";
 
 it("a descriptor is not closed before the reads that wait for their turn: its number could be another file's", async (t) => {
   const directory = await mkdtemp(join(tmpdir(), "coppice-direct-"));

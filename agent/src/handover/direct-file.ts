@@ -2,8 +2,6 @@ import { close, fstat, read } from "node:fs";
 import { statfs } from "node:fs/promises";
 import { promisify } from "node:util";
 import type { PositionalReads, SandboxError } from "@coppice/core/backend";
-import { closeInTurn } from "./close-in-turn.js";
-import { takeTurn } from "./read-turns.js";
 
 const statOf = promisify(fstat);
 
@@ -24,8 +22,7 @@ export async function isPlainFile(descriptor: number): Promise<boolean> {
   return TYPES.has((await statfs(`/proc/self/fd/${descriptor}`)).type);
 }
 
-export interface DirectFileOptions {
-  /** Owned by the file. */
+interface DirectFileOptions {
   readonly descriptor: number;
   /** Reads one at a time. */
   readonly owner: object;
@@ -96,4 +93,77 @@ export class DirectFile implements PositionalReads {
     if (this.#isLast) void closeInTurn(descriptor).then(this.#closed.resolve);
     else close(descriptor, () => this.#closed.resolve());
   }
+}
+
+/** Of all sandboxes. The rest of the server needs threads of Node's pool, too, which has four. */
+const MOST_READS = 2;
+/** A read that takes longer is held up, by the disk or by a program inside. */
+const PATIENCE_MS = 100;
+
+interface Turn {
+  readonly owner: object;
+  readonly beganMs: number;
+}
+
+const underWay = new Set<Turn>();
+const waiting = new Set<{
+  readonly owner: object;
+  readonly settle: (end: (() => void) | undefined) => void;
+}>();
+
+/**
+ * Waits for a turn to read a file in a thread of the pool, one at a time for each owner. A program inside can hold up a
+ * read of its file, and that thread, for a minute: it need only free a range of a million pieces.
+ * @returns the function that ends the turn; undefined when the reads before it take too long.
+ */
+export function takeTurn(owner: object): Promise<(() => void) | undefined> {
+  if (mayRead(owner)) return Promise.resolve(begin(owner));
+  if (isHeldUp(owner)) return Promise.resolve(undefined);
+  return new Promise((resolve) => {
+    const waiter = {
+      owner,
+      settle(end: (() => void) | undefined) {
+        clearTimeout(timer);
+        waiting.delete(waiter);
+        resolve(end);
+      },
+    };
+    const timer = setTimeout(() => waiter.settle(undefined), PATIENCE_MS);
+    waiting.add(waiter);
+  });
+}
+
+function begin(owner: object): () => void {
+  const turn = { owner, beganMs: performance.now() };
+  underWay.add(turn);
+  return () => {
+    underWay.delete(turn);
+    for (const waiter of waiting) if (mayRead(waiter.owner)) waiter.settle(begin(waiter.owner));
+  };
+}
+
+function mayRead(owner: object): boolean {
+  return underWay.size < MOST_READS && turnOf(owner) === undefined;
+}
+
+function isHeldUp(owner: object): boolean {
+  const own = turnOf(owner);
+  const turns = own === undefined ? [...underWay] : [own];
+  return turns.every(({ beganMs }) => performance.now() - beganMs > PATIENCE_MS);
+}
+
+function turnOf(owner: object): Turn | undefined {
+  for (const turn of underWay) if (turn.owner === owner) return turn;
+  return undefined;
+}
+
+let last: Promise<void> = Promise.resolve();
+
+/**
+ * Closes a descriptor of an agent that has ended, one after another in one thread of Node's pool: the last close of a
+ * removed file frees its space, which takes a minute where a program inside has cut it into a million pieces.
+ */
+export function closeInTurn(descriptor: number): Promise<void> {
+  last = last.then(() => new Promise((resolve) => close(descriptor, () => resolve())));
+  return last;
 }

@@ -1,7 +1,6 @@
 import assert from "node:assert/strict";
 import { describe, it } from "node:test";
-import type { Link } from "../wire/channel.js";
-import { PayloadWriter, ProtocolError, Request } from "../wire/frames.js";
+import { type Link, PayloadWriter, ProtocolError, Request } from "../wire/frames.js";
 import { Handover } from "./handover.js";
 
 const OFFERED = 7;

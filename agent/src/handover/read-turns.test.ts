@@ -3,8 +3,7 @@ import fs from "node:fs";
 import { syncBuiltinESMExports } from "node:module";
 import { it } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
-import { closeInTurn } from "./close-in-turn.js";
-import { takeTurn } from "./read-turns.js";
+import { closeInTurn, takeTurn } from "./direct-file.js";
 
 it("reads that are held up take neither another sandbox's turn nor all of the server's threads", async () => {
   const [hostile, accomplice, other] = [{}, {}, {}];

@@ -8,10 +8,9 @@ import { join } from "node:path";
 import { describe, it } from "node:test";
 import { setImmediate } from "node:timers/promises";
 import { eventually } from "@coppice/core/testing";
-import { ProcessDescriptors } from "../built/process-descriptors.js";
+import { ProcessDescriptors } from "../built/agent-binary.js";
 import { openDescriptors } from "../testing/open-descriptors.js";
-import type { Handover } from "./handover.js";
-import { SharedInput } from "./shared-input.js";
+import { type Handover, SharedInput } from "./handover.js";
 
 const own = ProcessDescriptors.open(process.pid);
 own?.close();

@@ -1,5 +1,4 @@
-import type { Link } from "./channel.js";
-import { FRAME_COST, PayloadWriter, ProtocolError, Request } from "./frames.js";
+import { type Link, FRAME_COST, PayloadWriter, ProtocolError, Request } from "./frames.js";
 
 /**
  * Values from the agent that were not taken yet. The agent may send as much as it was granted; taking grants more, so a
@@ -49,7 +48,6 @@ export class CreditedQueue<T> {
     this.#wake();
   }
 
-  /** Ends the queue after its queued values. */
   end(): void {
     this.#hasEnded = true;
     this.#wake();
@@ -61,7 +59,6 @@ export class CreditedQueue<T> {
     this.end();
   }
 
-  /** Drops queued and later values. */
   clear(): void {
     this.#isCleared = true;
     this.#items = [];
@@ -69,7 +66,6 @@ export class CreditedQueue<T> {
     this.end();
   }
 
-  /** Takes the oldest value; undefined at the end. */
   async take(): Promise<T | undefined> {
     for (;;) {
       const item = this.#items[this.#next];

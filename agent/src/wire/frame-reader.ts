@@ -1,6 +1,5 @@
 import { type Frame, HEADER_BYTES, PAYLOAD_LIMIT, ProtocolError } from "./frames.js";
 
-/** A frame with an incomplete payload. */
 interface OpenFrame extends Frame {
   filledBytes: number;
 }
@@ -15,7 +14,6 @@ const HEADERS = Buffer.allocUnsafeSlow(1024);
  * payloads can be freed independently.
  */
 export class FrameReader {
-  /** Received part of the next frame's header. */
   readonly #header = Buffer.alloc(HEADER_BYTES);
   #headerBytes = 0;
   #open: OpenFrame | undefined;
@@ -68,13 +66,11 @@ export class FrameReader {
     return chunk.subarray(this.#at);
   }
 
-  /** Undefined while the header is incomplete. */
   #begin(): OpenFrame | undefined {
     if (this.#headerBytes < 4) return undefined;
     const restBytes = this.#header.readUInt32LE(0);
-    if (restBytes < HEADER_BYTES - 4 || restBytes > PAYLOAD_LIMIT + HEADER_BYTES - 4) {
+    if (restBytes < HEADER_BYTES - 4 || restBytes > PAYLOAD_LIMIT + HEADER_BYTES - 4)
       throw new ProtocolError(`a frame of ${restBytes} bytes`);
-    }
     if (this.#headerBytes < HEADER_BYTES) return undefined;
     this.#headerBytes = 0;
     return {

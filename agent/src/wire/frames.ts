@@ -1,7 +1,7 @@
-/** First four bytes of both greetings. */
+import type { SandboxError } from "@coppice/core/backend";
+
 export const MAGIC = 0x50_50_4f_43;
 export const VERSION = 1;
-/** Bits of the agent's greeting. */
 export const Feature = { Share: 1 } as const;
 /** Maximum of a payload, in both directions. */
 export const PAYLOAD_LIMIT = 262_144;
@@ -40,7 +40,6 @@ export const Request = {
   Dial: 0x31,
 } as const;
 
-/** Answers of the agent. */
 export const Reply = {
   Hello: 0x81,
   Process: 0x82,
@@ -92,7 +91,6 @@ export class ProtocolError extends Error {
   override readonly name = "ProtocolError";
 }
 
-/** Parses a payload. Throws ProtocolError for missing bytes. */
 export class PayloadReader {
   readonly #bytes: Buffer;
   #position = 0;
@@ -218,9 +216,8 @@ export class PayloadWriter {
 
   // Buffer's own methods store into buffers of all kinds, which V8 does slowly: they took a twentieth of a start.
   #integer(value: number, bytes: 2 | 4): this {
-    if (!Number.isInteger(value) || value < 0 || value >= 2 ** (8 * bytes)) {
+    if (!Number.isInteger(value) || value < 0 || value >= 2 ** (8 * bytes))
       throw new RangeError(`${value} does not fit into ${bytes} bytes`);
-    }
     const at = this.#reserve(bytes);
     for (let index = 0; index < bytes; index += 1) this.#bytes[at + index] = value >>> (8 * index);
     return this;
@@ -239,11 +236,39 @@ export class PayloadWriter {
   }
 }
 
-/** Header of a frame. */
 export function frameHeader(type: number, id: number, payloadBytes: number): Buffer {
   const header = Buffer.allocUnsafe(HEADER_BYTES);
   header.writeUInt32LE(payloadBytes + HEADER_BYTES - 4, 0);
   header.writeUInt8(type, 4);
   header.writeUInt32LE(id, 5);
   return header;
+}
+
+/** One id of a connection, as its user sees it. */
+export interface Link {
+  readonly id: number;
+  /** The same for all ids of the connection. */
+  readonly connection: object;
+  /** Does nothing after `release` or the end of the connection. */
+  send(type: number, payload?: Uint8Array): void;
+  /** Makes the agent forget the id; later frames for it are dropped. Safe to repeat. */
+  release(): void;
+  /** True when the agent may hand over descriptors. */
+  readonly canShare: boolean;
+  /** Takes over a descriptor of the agent. Undefined when the system does not allow it. The caller closes it. */
+  takeDescriptor(descriptor: number): Promise<number | undefined>;
+}
+
+/** Receiver of the frames of one id. */
+export interface Channel {
+  /**
+   * Takes a frame and may keep its payload.
+   * @throws ProtocolError for an unexpected frame: the connection is closed.
+   */
+  receive(type: number, payload: Buffer): void;
+  /**
+   * The connection has ended. Called once, after all frames.
+   * @param gone settles when the processes of the agent have ended, where this is known.
+   */
+  lost(reason: SandboxError, gone?: Promise<void>): void;
 }

@@ -1,7 +1,26 @@
 import { type Command, SandboxError } from "@coppice/core/backend";
 import { PAYLOAD_LIMIT, PayloadWriter, Stage } from "./frames.js";
-import type { Failure } from "./agent-error.js";
-import { type Identity, writeIdentity } from "./identity.js";
+import type { Failure } from "./answers.js";
+
+/** An acting account or owner, by numbers. */
+export interface Identity {
+  readonly uid: number;
+  readonly gid: number;
+  readonly groups?: readonly number[] | undefined;
+}
+
+/** @param identity a name of the sandbox's passwd, numbers, or undefined for the agent's own account. */
+export function writeIdentity(payload: PayloadWriter, identity: string | Identity | undefined): void {
+  if (identity === undefined) {
+    payload.u8(0);
+  } else if (typeof identity === "string") {
+    payload.u8(1).text(identity);
+  } else {
+    const { uid, gid, groups = [] } = identity;
+    payload.u8(2).u32(uid).u32(gid).u16(groups.length);
+    for (const group of groups) payload.u32(group);
+  }
+}
 
 /** Resources of setrlimit(2), in the order of the protocol. */
 const RESOURCES = [
@@ -21,9 +40,7 @@ export type ResourceName = (typeof RESOURCES)[number];
 export interface SpawnRequest extends Omit<Command, "user"> {
   /** A name of the sandbox's passwd, or numbers; the agent's own account when absent. */
   readonly user?: string | Identity | undefined;
-  /** Soft and hard limits. */
   readonly limits?: Readonly<Partial<Record<ResourceName, number>>> | undefined;
-  /** 0o022 when absent. */
   readonly umask?: number | undefined;
   /** Up to 4 095 bytes that the agent keeps: a later server reads them as `Process.label`. */
   readonly label?: string | undefined;
@@ -42,14 +59,12 @@ const EXHAUSTED: ReadonlySet<string> = new Set(["EAGAIN", "EMFILE", "ENFILE", "E
 export function writeSpawnRequest(request: SpawnRequest, creditBytes: number): Buffer {
   const words = [request.path, ...request.args];
   const variables = Object.entries(request.env).map(([name, value]) => `${name}=${value}`);
-  if ([...words, ...variables, request.cwd ?? ""].some((text) => text.includes("\0"))) {
+  if ([...words, ...variables, request.cwd ?? ""].some((text) => text.includes("\0")))
     throw new SandboxError("command_invalid", "a command cannot contain a NUL byte");
-  }
   if (words.length > MAX_ARGUMENTS || variables.length > MAX_VARIABLES) throw tooLong();
   const { terminal, cwd = "", label = "", limits = {} } = request;
-  if (cwd !== "" && !cwd.startsWith("/")) {
+  if (cwd !== "" && !cwd.startsWith("/"))
     throw new SandboxError("command_invalid", `cwd '${cwd}' is not an absolute path`);
-  }
   if (Buffer.byteLength(cwd) > 4_095) throw missingDirectory(cwd);
   const keeps = request.keepsOutput === true ? KEEPS_OUTPUT : 0;
   const flags = (request.input === "none" ? 0 : INPUT) | (terminal ? TERMINAL : 0) | keeps;
@@ -76,7 +91,6 @@ export function cells(count = 0): number {
   return Math.min(Math.max(Math.trunc(count) || 0, 0), 65_535);
 }
 
-/** Error for a program that was not started. */
 export function spawnError(failure: Failure, request: SpawnRequest): SandboxError {
   const { stage, code, detail } = failure;
   const options = { cause: failure };

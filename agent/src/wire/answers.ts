@@ -1,6 +1,26 @@
 import { posix } from "node:path";
-import type { FileInfo } from "@coppice/core/backend";
-import { type PayloadReader, ProtocolError } from "./frames.js";
+import { type FileInfo, SandboxError, fileSystemError } from "@coppice/core/backend";
+import { type PayloadReader, ProtocolError, readWhole } from "./frames.js";
+
+export interface Failure {
+  readonly stage: number;
+  readonly code: string;
+  readonly detail: string;
+}
+
+export function readFailure(payload: Buffer): Failure {
+  return readWhole(payload, (reader) => ({ stage: reader.u8(), code: reader.text(), detail: reader.text() }));
+}
+
+/** Translates a failed file operation, with the message of envd: `lstat /x: no such file or directory`. */
+export function fileError(failure: Failure, operation: string, path: string): SandboxError {
+  const { code: errno, detail } = failure;
+  const lacksInodes = detail === "inodes";
+  return (
+    fileSystemError({ errno, operation, path, lacksInodes, cause: failure }) ??
+    new SandboxError("file_operation_failed", `${operation} ${path}: ${errno}`, { cause: failure })
+  );
+}
 
 /** The agent leaves out what a file has beyond. */
 const MOST_METADATA_BYTES = 32_770;
