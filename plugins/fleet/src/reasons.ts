@@ -1,4 +1,4 @@
-import { declareReasons } from "@coppice/core";
+import { declareReasons, SandboxError } from "@coppice/core";
 
 /** Reasons of the refusals of this plugin. A released name keeps its meaning and its code. */
 export const REASONS = declareReasons({
@@ -11,3 +11,7 @@ export const REASONS = declareReasons({
       "Only other servers of the fleet are served here. | Compare `fleet.secret` on all of them.",
   },
 });
+
+export function unavailable(text: string, cause?: unknown): SandboxError {
+  return new SandboxError(REASONS.fleet_unavailable, text, { cause });
+}

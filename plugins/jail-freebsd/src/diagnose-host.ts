@@ -1,7 +1,5 @@
 import type { Examination, Finding } from "@coppice/core";
-import type { EnforcedLimit } from "./host/enforced-limits.js";
-import type { HostProblem } from "./host/host-problem.js";
-import { isExecutable } from "./host/is-executable.js";
+import { type EnforcedLimit, isExecutable, type HostProblem } from "./host/host-facts.js";
 import { missingSnapshot } from "./host-problems.js";
 import type { JailBackend } from "./jail-backend.js";
 import { serviceProblems, trialProblems } from "./host-trials.js";
@@ -68,9 +66,7 @@ function describeLimit({ name, isEnforced, how }: EnforcedLimit): Finding {
 
 async function describeSight({ host }: Opened): Promise<Finding> {
   const { stdout } = await host.try("sysctl", ["-n", SEE_JAILS]);
-  if (stdout.trim() === "0") {
-    return { severity: "ok", message: "users of the host do not see into jails" };
-  }
+  if (stdout.trim() === "0") return { severity: "ok", message: "users of the host do not see into jails" };
   const fix = `sysctl ${SEE_JAILS}=0, and put it into /etc/sysctl.conf`;
   return { severity: "warn", message: "users of the host see the processes of sandboxes", fix };
 }
@@ -89,9 +85,8 @@ async function describePackages({ host }: Opened): Promise<Finding> {
 }
 
 function describeNetwork({ network }: JailSettings): Finding {
-  if (network.kind === "none") {
+  if (network.kind === "none")
     return { severity: "ok", message: "no sandbox reaches the internet (network.kind: none)" };
-  }
   const message = `sandboxes may reach the internet, from ${network.range} by ${network.bridge}`;
   return { severity: "ok", message };
 }
@@ -106,8 +101,7 @@ async function describeUnpacker({ programs }: JailSettings): Promise<readonly Fi
 
 async function describeCodeInterpreter({ datasets, templates }: Opened): Promise<Finding> {
   const snapshot = templates.snapshotOf(CODE_INTERPRETER);
-  if (await datasets.hasSnapshot(snapshot)) {
+  if (await datasets.hasSnapshot(snapshot))
     return { severity: "ok", message: `template ${CODE_INTERPRETER} is ${snapshot}` };
-  }
   return { severity: "warn", ...missingSnapshot(snapshot, CODE_INTERPRETER) };
 }

@@ -1,14 +1,12 @@
 import { realpath } from "node:fs/promises";
 import type { Host } from "./host/host.js";
-import { isExecutable } from "./host/is-executable.js";
-import type { HostProblem } from "./host/host-problem.js";
+import { isExecutable, type HostProblem } from "./host/host-facts.js";
 import type { JailSettings } from "./jail-freebsd-config.js";
 import type { Opened } from "./open-host.js";
 
 const BASE = "base";
 const PROGRAMS_OF_NETWORK = { none: [], vnet: ["pfctl", "route", "arp"] } as const;
 
-/** Returns the problems of this host under these settings. All programs must be present. */
 export async function hostProblems(
   settings: JailSettings,
   { datasets, host, jails, networks, templates }: Opened,

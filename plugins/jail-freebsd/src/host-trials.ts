@@ -2,7 +2,7 @@ import { rmdir } from "node:fs/promises";
 import { join } from "node:path";
 import { messageOf } from "@coppice/core";
 import { tryDaemon } from "./host/daemon-trial.js";
-import type { HostProblem } from "./host/host-problem.js";
+import type { HostProblem } from "./host/host-facts.js";
 import { HostCommandError } from "./host/host.js";
 import type { JailSettings } from "./jail-freebsd-config.js";
 import type { Lease } from "./network/address-pool.js";
@@ -17,7 +17,6 @@ const NAME = "coppice-doctor";
 /** Clone of the template `base` that exists only during the trials. */
 const DATASET = "doctor-trial";
 const BASH = "pkg -r <its root> install bash, and a link /bin/bash: docs/freebsd.md#templates";
-/** Exit code of the agent without arguments. */
 const USAGE = 64;
 const EVERYTHING = { allowOut: [], denyOut: [] };
 const ACCOUNTING = "put kern.racct.enable=1 into /boot/loader.conf and reboot";

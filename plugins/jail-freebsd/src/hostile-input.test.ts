@@ -9,7 +9,7 @@ import { Datasets } from "./zfs/datasets.js";
 import { installationOf } from "./open-host.js";
 import { JailBackend } from "./jail-backend.js";
 import { JexecHelpers } from "./jails/jexec-helpers.js";
-import { sandboxPaths } from "./jails/sandbox-paths.js";
+import { sandboxPaths } from "./jails/jails.js";
 import { openRecordingHost, reasonWithoutRecordingHost } from "./testing/recording-host.js";
 import { VnetNetworks } from "./network/vnet-networks.js";
 import { VolumeDatasets } from "./zfs/volume-datasets.js";

@@ -21,21 +21,26 @@ import {
   type VolumeSpec,
 } from "@coppice/core/backend";
 import type { DatasetState, OwnedDataset } from "./zfs/datasets.js";
-import type { EnforcedLimit } from "./host/enforced-limits.js";
+import type { EnforcedLimit, HostProblem } from "./host/host-facts.js";
 import { connectSoon } from "./host/host.js";
-import type { HostProblem } from "./host/host-problem.js";
 import { hostGaps, hostProblems, missingPrograms } from "./host-problems.js";
 import type { JailSettings } from "./jail-freebsd-config.js";
-import { JexecCommands } from "./jails/jexec-commands.js";
+import { JexecCommands } from "./jails/jexec-helpers.js";
 import { AGENT, type Opened, openHost } from "./open-host.js";
 import { JailSandbox, type RunningJail } from "./jail-sandbox.js";
 import { SandboxLink } from "./sandbox-link.js";
-import { resizeSandbox } from "./resize-sandbox.js";
-import { originOf, packedOf, rootOf, type SandboxRoot } from "./sandbox-root.js";
-import { type SandboxPaths, sandboxPaths } from "./jails/sandbox-paths.js";
-import { imageOf, imageText, limitsOf, limitsText } from "./zfs/stored-facts.js";
+import {
+  originOf,
+  packedOf,
+  rootOf,
+  type SandboxRoot,
+  imageOf,
+  imageText,
+  limitsOf,
+  limitsText,
+} from "./sandbox-root.js";
+import { type SandboxPaths, sandboxPaths } from "./jails/jails.js";
 
-/** Plan for a jail on an existing dataset. */
 interface JailPlan {
   readonly spec: SandboxSpec;
   readonly root: SandboxRoot;
@@ -45,9 +50,8 @@ interface JailPlan {
   readonly link: SandboxLink | undefined;
 }
 
-export interface JailBackendOptions {
+interface JailBackendOptions {
   readonly settings: JailSettings;
-  /** Record the addresses of sandboxes, for this server and the next one. */
   readonly leases: AddressLeases;
   readonly log: Logger;
 }
@@ -309,9 +313,8 @@ export class JailBackend implements SandboxBackend {
     this.#gaps = await hostGaps(opened, this.#settings).catch((error: unknown) => [
       { message: messageOf(error), fix: "see docs/freebsd.md" },
     ]);
-    for (const { fix, message } of this.#gaps) {
+    for (const { fix, message } of this.#gaps)
       this.#log.error({ reason: message, fix }, "sandboxes are not kept from the host; none is started");
-    }
   }
 
   /** Fails while no sandbox is started because the host would not be kept from it. */
@@ -340,13 +343,11 @@ export class JailBackend implements SandboxBackend {
     }
   }
 
-  /** How limits are enforced; undefined before the first successful check. */
   async enforcedLimits(): Promise<readonly EnforcedLimit[] | undefined> {
     const opened = await (this.#opening ?? this.#looking)?.catch(() => undefined);
     return opened?.limits;
   }
 
-  /** Leaves the remaining sandboxes to the next server. */
   async close(): Promise<void> {
     await this.#endLook();
     const opened = await this.#opening?.catch(() => undefined);
@@ -401,21 +402,14 @@ export class JailBackend implements SandboxBackend {
     },
   ): JailSandbox {
     const made = new JailSandbox({
+      ...opened,
       id,
       name: paths.name,
       limits,
+      limitsOf: (wanted) => fullLimits(wanted, this.#settings.limits),
+      log: this.#log,
       workdir: image?.workdir,
       jail,
-      hasNetworks: opened.networks !== undefined,
-      datasets: opened.datasets,
-      jails: opened.jails,
-      usage: opened.usage,
-      onResize:
-        opened.rules &&
-        ((limits, before) => {
-          const wanted = fullLimits(limits, this.#settings.limits);
-          return resizeSandbox(opened, { name: paths.name, wanted, before, log: this.#log });
-        }),
       onStop: (agent) => this.#end(opened, id, agent),
       onCommit: image && ((made) => opened.images.commit(made, paths)),
       onStart: (spec, signal) => this.#start(opened, spec, signal),

@@ -3,7 +3,7 @@ import { it } from "node:test";
 import { setImmediate } from "node:timers/promises";
 import type { AgentConnection } from "@coppice/agent";
 import { JailSandbox, type JailSandboxOptions } from "./jail-sandbox.js";
-import { JexecCommands } from "./jails/jexec-commands.js";
+import { JexecCommands } from "./jails/jexec-helpers.js";
 
 it("a command does not enter the jail between the begin of a pause and the resumption", async () => {
   const calls: string[] = [];

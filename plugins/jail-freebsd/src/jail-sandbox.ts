@@ -1,7 +1,7 @@
 import { availableParallelism, totalmem } from "node:os";
 import type { Duplex } from "node:stream";
 import type { AgentConnection } from "@coppice/agent";
-import { SandboxError, MEBIBYTE } from "@coppice/core";
+import { type Logger, SandboxError, MEBIBYTE } from "@coppice/core";
 import {
   Semaphore,
   sharedUntilFailure,
@@ -21,39 +21,31 @@ import {
   type Stats,
   type User,
 } from "@coppice/core/backend";
-import type { Datasets } from "./zfs/datasets.js";
-import type { Jails } from "./jails/jails.js";
-import type { JexecCommands } from "./jails/jexec-commands.js";
+import type { JexecCommands } from "./jails/jexec-helpers.js";
 import type { SandboxLink } from "./sandbox-link.js";
-import type { UsageSampler } from "./zfs/usage-sampler.js";
+import type { ResourceRules } from "./jails/resource-rules.js";
+import type { Opened } from "./open-host.js";
+import { limitsText } from "./sandbox-root.js";
 
-/** A running jail and this server's connections to it. */
 export interface RunningJail {
-  /** In the jail. */
   readonly agent: AgentConnection;
-  /** On the host. */
   readonly helper: JexecCommands;
-  /** Absent where sandboxes have no network. */
   readonly link: SandboxLink | undefined;
 }
 
-export interface JailSandboxOptions {
+export interface JailSandboxOptions extends Pick<
+  Opened,
+  "datasets" | "jails" | "networks" | "rules" | "usage"
+> {
   readonly id: SandboxId;
-  /** Name of the dataset and jail. */
   readonly name: string;
   readonly limits: FullLimits;
+  /** Completes limits with the defaults. */
+  readonly limitsOf: (limits: Limits) => FullLimits;
+  readonly log: Logger;
   /** Directory of its commands; undefined for the home of each user. */
   readonly workdir: string | undefined;
   readonly jail: RunningJail | undefined;
-  readonly hasNetworks: boolean;
-  readonly datasets: Datasets;
-  readonly jails: Jails;
-  readonly usage: UsageSampler;
-  /**
-   * Changes the limits and stores them for a later server. Absent on hosts that enforce none.
-   * @returns the limits, completed with the defaults. @throws SandboxError failed_precondition
-   */
-  readonly onResize: ((limits: Limits, before: FullLimits) => Promise<FullLimits>) | undefined;
   /** Removes everything but the dataset and the address lease, from any half-built state. */
   readonly onStop: (agent: AgentConnection | undefined) => Promise<void>;
   /** Makes an image of the stopped sandbox. Absent without an image. */
@@ -63,7 +55,6 @@ export interface JailSandboxOptions {
     spec: SandboxSpec,
     signal: AbortSignal,
   ) => Promise<{ readonly jail: RunningJail; readonly limits: FullLimits }>;
-  /** Removes the sandbox and frees its resources. */
   readonly onDestroy: (agent: AgentConnection | undefined) => Promise<void>;
 }
 
@@ -86,7 +77,6 @@ export class JailSandbox implements Sandbox {
   readonly #lose: (loss: Loss) => void;
   #jail: RunningJail | undefined;
   #hasRemains = false;
-  /** Set during a start. */
   #starting: AbortController | undefined;
   #isDestroyed = false;
   #isCommitted = false;
@@ -96,21 +86,19 @@ export class JailSandbox implements Sandbox {
   readonly #changes = new Semaphore();
 
   constructor(options: JailSandboxOptions) {
-    const { hasNetworks, jail, onCommit, onResize } = options;
+    const { jail, networks, onCommit, rules } = options;
     this.#limits = options.limits;
-    if (onResize !== undefined) {
-      this.resizing = { resize: (limits) => this.#inTurn(() => this.#resize(limits, onResize)) };
-    }
-    if (onCommit !== undefined) {
+    if (rules !== undefined)
+      this.resizing = { resize: (limits) => this.#inTurn(() => this.#resize(limits, rules)) };
+    if (onCommit !== undefined)
       this.committing = { commit: (id) => this.#inTurn(() => this.#commit(id, onCommit)) };
-    }
     this.id = options.id;
     this.#options = options;
     const { promise, resolve } = Promise.withResolvers<Loss>();
     this.lost = promise;
     this.#lose = resolve;
     if (jail !== undefined) this.#attach(jail);
-    if (hasNetworks) {
+    if (networks !== undefined) {
       this.networking = {
         restrict: (rules) => this.#inTurn(async () => this.#running.link?.restrict(rules)),
       };
@@ -172,7 +160,7 @@ export class JailSandbox implements Sandbox {
   /** Disconnects; the sandbox keeps running for a later server. */
   async detach(): Promise<void> {
     this.#isDetached = true;
-    await Promise.all([this.#jail?.agent.close(), this.#jail?.helper.close()]);
+    await Promise.all([this.#jail?.agent.close(), this.#jail?.helper.connection.close()]);
   }
 
   async #pause(): Promise<void> {
@@ -197,7 +185,7 @@ export class JailSandbox implements Sandbox {
   async #processes(): Promise<readonly AdoptedProcess[]> {
     if (this.#jail === undefined) return [];
     const { agent, helper } = this.#running;
-    return [...(await agent.processes()), ...(await helper.processes())];
+    return [...(await agent.processes()), ...(await helper.connection.processes())];
   }
 
   /** Atomic in ZFS: no process has to be stopped. */
@@ -206,16 +194,33 @@ export class JailSandbox implements Sandbox {
     await this.#options.datasets.snapshot(this.#options.name, id);
   }
 
-  async #resize(limits: Limits, onResize: NonNullable<JailSandboxOptions["onResize"]>): Promise<void> {
+  /** Replaces all limits at once. @throws SandboxError failed_precondition when it uses more. */
+  async #resize(limits: Limits, rules: ResourceRules): Promise<void> {
     void this.#running;
-    this.#limits = await onResize(limits, this.#limits);
+    const { datasets, limitsOf, log, name, usage } = this.#options;
+    const [before, wanted] = [this.#limits, limitsOf(limits)];
+    const { memoryBytes = 0 } = (await usage.of(name)) ?? {};
+    if (memoryBytes > wanted.memoryMiB * MEBIBYTE)
+      throw new SandboxError("limits_below_use", "the sandbox uses more memory than that");
+    try {
+      if (wanted.diskMiB !== before.diskMiB) await datasets.limit(name, wanted.diskMiB);
+      await rules.set(name, wanted);
+      await datasets.set(name, "limits", limitsText(wanted));
+    } catch (error) {
+      const undone = datasets.limit(name, before.diskMiB).then(() => rules.set(name, before));
+      await undone.catch((failure: unknown) => {
+        log.error({ sandbox: name, err: failure }, "limits of the sandbox were changed in part");
+      });
+      throw error;
+    }
+    this.#limits = wanted;
   }
 
   #attach(jail: RunningJail): void {
     this.#jail = jail;
     const { agent, helper } = jail;
     // The agent ends with the jail. Without the agent or the helper, parts of the jail are out of reach.
-    void Promise.race([agent.closed, helper.closed]).then(() => {
+    void Promise.race([agent.closed, helper.connection.closed]).then(() => {
       if (!this.#isDestroyed && !this.#isDetached && this.#jail === jail) this.#lose("backend lost");
     });
   }

@@ -7,7 +7,7 @@ import type { Logger } from "@coppice/core";
 import type { AddressLeases, NetworkLeases } from "@coppice/core/backend";
 import { AddressPool } from "./network/address-pool.js";
 import { Datasets } from "./zfs/datasets.js";
-import { type EnforcedLimit, enforcedLimits } from "./host/enforced-limits.js";
+import { type EnforcedLimit, enforcedLimits } from "./host/host-facts.js";
 import { Host } from "./host/host.js";
 import type { JailSettings } from "./jail-freebsd-config.js";
 import { JexecHelpers } from "./jails/jexec-helpers.js";
@@ -20,10 +20,8 @@ import { UsageSampler } from "./zfs/usage-sampler.js";
 import { VnetNetworks } from "./network/vnet-networks.js";
 import { VolumeDatasets } from "./zfs/volume-datasets.js";
 
-/** Parts of an opened backend. */
 export interface Opened {
   readonly host: Host;
-  /** Program of the agent, on the host. */
   readonly agent: string;
   readonly datasets: Datasets;
   readonly jails: Jails;
@@ -33,11 +31,8 @@ export interface Opened {
   readonly images: ImageDatasets;
   /** Keeps other servers from this directory; absent where it is only looked at. */
   readonly lock: DatabaseSync | undefined;
-  /** Address leases of this installation's sandboxes. */
   readonly leases: NetworkLeases;
-  /** Undefined where sandboxes have lo0 alone. */
   readonly networks: VnetNetworks | undefined;
-  /** Undefined where the kernel does no accounting. */
   readonly rules: ResourceRules | undefined;
   readonly usage: UsageSampler;
   readonly limits: readonly EnforcedLimit[];
@@ -45,11 +40,10 @@ export interface Opened {
   readonly programs: string;
 }
 
-export interface OpenHostOptions {
+interface OpenHostOptions {
   readonly settings: JailSettings;
   readonly leases: AddressLeases;
   readonly log: Logger;
-  /** Returns the names of all sandboxes. */
   readonly names: () => readonly string[];
   /** True for an agent of this process alone. That of the server has one user at a time, and the sandboxes end with it. */
   readonly isPrivate: boolean;
@@ -115,11 +109,7 @@ async function openParts(options: OpenHostOptions, lock: DatabaseSync | undefine
     lock,
     datasets,
     jails,
-    helpers: new JexecHelpers({
-      host,
-      program: join(settings.agentInside, AGENT),
-      log,
-    }),
+    helpers: new JexecHelpers({ host, program: join(settings.agentInside, AGENT), log }),
     templates: new Templates(settings),
     leases,
     networks:
@@ -159,7 +149,6 @@ async function keepAgent(directory: string, agent: string): Promise<string> {
   return dirname(program);
 }
 
-/** Identifies the datasets of one installation among others in the same pool. */
 export function installationOf(directory: string): string {
   return createHash("sha256").update(directory).digest("hex").slice(0, OWNER_DIGITS);
 }

@@ -1,11 +1,10 @@
-import { Clock, definePlugin, type Logger } from "@coppice/core";
+import { Clock, definePlugin } from "@coppice/core";
 import { AddressLeases, Backends } from "@coppice/core/backend";
 import { diagnoseHost } from "./diagnose-host.js";
 import { JailBackend } from "./jail-backend.js";
 import { jailFreebsdConfig } from "./jail-freebsd-config.js";
 import { REASONS } from "./reasons.js";
 
-/** Interval of the removal of failed sandboxes' remains. */
 const SWEEP_EVERY_MS = 60_000;
 
 /** Backend for FreeBSD hosts. Each sandbox is a jail on a clone of a template's ZFS snapshot. */
@@ -18,11 +17,27 @@ export const plugin = definePlugin({
     const backend = new JailBackend({ settings: plugin.config, leases, log: plugin.log });
     plugin.onStop(() => backend.close());
     backends.add(backend);
-    const sweeper = new Sweeper(backend, clock, plugin.log);
+    const failed = (err: unknown): void => plugin.log.warn({ err }, "sweep for abandoned sandboxes failed");
     plugin.onStart(() => {
-      sweeper.start();
-      // Registered here so that the sweeper stops before the ledger closes, which it reads.
-      plugin.onStop(() => sweeper.stop());
+      let cancel: (() => void) | undefined;
+      let sweeping = Promise.resolve();
+      let isStopped = false;
+      // Never two at once.
+      const sweepLater = (): void => {
+        cancel = clock.after(SWEEP_EVERY_MS, () => {
+          sweeping = backend
+            .sweep()
+            .catch(failed)
+            .then(() => (isStopped ? undefined : sweepLater()));
+        });
+      };
+      sweepLater();
+      // Registered here so that sweeps stop before the ledger closes, which they read.
+      plugin.onStop(async () => {
+        isStopped = true;
+        cancel?.();
+        await sweeping;
+      });
     });
     plugin.health("jail-freebsd", async () => {
       backend.health();
@@ -32,39 +47,3 @@ export const plugin = definePlugin({
     plugin.diagnose("jail-freebsd", async (examination) => diagnoseHost(plugin.config, backend, examination));
   },
 });
-
-/** Repeats a sweep at an interval, never two at once. */
-class Sweeper {
-  readonly #backend: JailBackend;
-  readonly #clock: Clock;
-  readonly #log: Logger;
-  #cancel: (() => void) | undefined;
-  #sweeping: Promise<void> = Promise.resolve();
-  #isStopped = false;
-
-  constructor(backend: JailBackend, clock: Clock, log: Logger) {
-    this.#backend = backend;
-    this.#clock = clock;
-    this.#log = log;
-  }
-
-  start(): void {
-    this.#cancel = this.#clock.after(SWEEP_EVERY_MS, () => {
-      this.#sweeping = this.#sweep();
-    });
-  }
-
-  /** Resolves when the current sweep has ended. */
-  async stop(): Promise<void> {
-    this.#isStopped = true;
-    this.#cancel?.();
-    await this.#sweeping;
-  }
-
-  async #sweep(): Promise<void> {
-    await this.#backend.sweep().catch((error: unknown) => {
-      this.#log.warn({ err: error }, "sweep for abandoned sandboxes failed");
-    });
-    if (!this.#isStopped) this.start();
-  }
-}

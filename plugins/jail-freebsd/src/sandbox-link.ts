@@ -4,9 +4,8 @@ import type { Datasets } from "./zfs/datasets.js";
 import { checkEgressRules } from "./network/egress-policy.js";
 import type { VnetNetworks } from "./network/vnet-networks.js";
 
-export interface SandboxLinkOptions {
+interface SandboxLinkOptions {
   readonly id: SandboxId;
-  /** Name of the jail and the dataset. */
   readonly name: string;
   readonly networks: VnetNetworks;
   readonly datasets: Datasets;
@@ -21,7 +20,6 @@ export class SandboxLink {
   #lease: Lease | undefined;
   #isConnected = false;
 
-  /** For a new sandbox. */
   constructor(options: SandboxLinkOptions) {
     this.#options = options;
   }
@@ -44,12 +42,10 @@ export class SandboxLink {
     if (networks.needsAddress(rules)) this.#lease ??= await networks.addresses.take(id);
   }
 
-  /** Loads the rules before the jail exists. @throws HostCommandError */
   async prepare(rules: EgressRules): Promise<void> {
     if (this.#lease !== undefined) await this.#options.networks.prepare(this.#lease, rules);
   }
 
-  /** Connects the new jail if it has an address. @throws HostCommandError */
   async connect(): Promise<void> {
     const { name, networks } = this.#options;
     if (this.#lease === undefined) return;

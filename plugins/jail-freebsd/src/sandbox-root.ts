@@ -1,17 +1,21 @@
 import { SandboxError } from "@coppice/core";
-import type { ImageId, PackSource, SandboxImage, SandboxSpec, SnapshotId } from "@coppice/core/backend";
+import {
+  type ImageId,
+  type PackSource,
+  type SandboxImage,
+  type SandboxSpec,
+  type SnapshotId,
+  type FullLimits,
+  fullLimits,
+} from "@coppice/core/backend";
 import type { JailSettings } from "./jail-freebsd-config.js";
 import type { NullfsMount } from "./jails/jail-conf.js";
 import type { Opened } from "./open-host.js";
-import { imageOf } from "./zfs/stored-facts.js";
 
-/** How a sandbox uses its files. */
 export interface SandboxRoot {
-  /** Its default account. */
   readonly user: string;
   /** Directory of its commands; undefined for the home of each user. */
   readonly workdir: string | undefined;
-  /** Directories of the host. */
   readonly mounts: readonly NullfsMount[];
 }
 
@@ -40,9 +44,8 @@ export class Templates {
 
   #settingsOf(name: string): JailSettings["templates"][string] | undefined {
     // zfs(8) has a limit of 255 characters for a dataset.
-    if (!/^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$/.test(name)) {
+    if (!/^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$/.test(name))
       throw new SandboxError("template_not_found", `jail-freebsd has no template '${name.slice(0, 100)}'`);
-    }
     return Object.hasOwn(this.#settings.templates, name) ? this.#settings.templates[name] : undefined;
   }
 }
@@ -70,4 +73,31 @@ async function keptOf({ datasets }: Opened, id: SnapshotId, image: ImageId | und
   if (kept === undefined) throw new SandboxError("snapshot_not_found", `there is no snapshot '${id}'`);
   if ((kept.image && imageOf(kept.image).id) === image) return kept.full;
   throw new SandboxError("snapshot_of_other_template", `snapshot '${id}' is of another template`);
+}
+
+/** The image of a sandbox as a property of its dataset, which has no blanks. */
+export function imageText({ id, user, workdir = "" }: SandboxImage): string {
+  return [id, ...[user, workdir].map((text) => Buffer.from(text).toString("base64url"))].join(":");
+}
+
+export function imageOf(text: string): SandboxImage {
+  const [id = "", ...encoded] = text.split(":");
+  const [user = "", workdir = ""] = encoded.map((each) => Buffer.from(each, "base64url").toString());
+  return { id, user, ...(workdir !== "" && { workdir }) };
+}
+
+/** The limits of a sandbox as a property of its dataset. */
+export function limitsText({ cpuCount, diskMiB, memoryMiB, processes }: FullLimits): string {
+  return [cpuCount, memoryMiB, diskMiB, processes].join(":");
+}
+
+/** What is no limit, for the property can be changed by hand, is the default. */
+export function limitsOf(text: string | undefined, defaults: FullLimits): FullLimits {
+  const [cpuCount, memoryMiB, diskMiB, processes] = text?.split(":").map(limitOf) ?? [];
+  return fullLimits({ cpuCount, memoryMiB, diskMiB, processes }, defaults);
+}
+
+function limitOf(text: string): number | undefined {
+  const limit = Number(text);
+  return Number.isFinite(limit) && limit > 0 ? limit : undefined;
 }

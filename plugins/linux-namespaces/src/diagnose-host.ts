@@ -7,28 +7,20 @@ import type { EnforcedLimit } from "./limits/enforced-limits.js";
 import type { Launcher } from "./launcher/launcher.js";
 import type { LinuxNamespacesSettings } from "./linux-namespaces-config.js";
 import type { Templates } from "./templates/templates.js";
-import { canAccess } from "./launcher/can-access.js";
-import { findHostProgram } from "./launcher/host-program.js";
+import { canAccess, findHostProgram } from "./launcher/host-programs.js";
 import { UNPACKER } from "./storage/unpack-layers.js";
-import { findUplinkProgram } from "./network/uplink-program.js";
-import type { UserNamespace } from "./launcher/user-namespace.js";
+import { findUplinkProgram } from "./network/uplink.js";
+import type { Opened } from "./open-host.js";
 
-/** Findings of the backend when it was opened. */
-export interface FoundOnHost {
-  readonly limits: readonly EnforcedLimit[];
-  /** Undefined without egress. */
+/** Parts of the opened backend that are told of. */
+export interface FoundOnHost extends Pick<Opened, "limits" | "keepsLayersInMemory" | "users" | "idsMissing"> {
   readonly egress: Pick<Egress, "description"> | undefined;
-  readonly keepsLayersInMemory: boolean;
   readonly launcher: Pick<Launcher, "run">;
   readonly templates: Pick<Templates, "get">;
-  /** Undefined where the server is root. */
-  readonly users: UserNamespace | undefined;
-  /** Reason why sandboxes of a root server have the host's ids; undefined where they have separate ones. */
-  readonly idsMissing: string | undefined;
 }
 
 /** Sources of facts about the host, which tests replace. */
-export interface Host {
+interface Host {
   readonly root: string;
   readonly release: string;
 }
@@ -99,9 +91,8 @@ function describeUsers({ users, idsMissing }: FoundOnHost): Finding {
     );
   }
   if (users === undefined) return ok("sandboxes have separate user ids on this host");
-  if (users.hasAccounts) {
+  if (users.hasAccounts)
     return ok("sandboxes have separate users and groups, in user namespaces of this user");
-  }
   return warning(
     `sandboxes have one account, and no root or sudo: ${users.reason}`,
     "apt-get install uidmap, and give this user ranges in /etc/subuid and /etc/subgid: usermod --add-subuids",
@@ -146,9 +137,8 @@ async function describeSudo({ root }: Host): Promise<readonly Finding[]> {
 }
 
 async function describeUnpacker({ users }: FoundOnHost, { root }: Host): Promise<Finding> {
-  if (users?.hasAccounts === false) {
+  if (users?.hasAccounts === false)
     return warning("no image can be used: images need separate accounts", "see the warning about accounts");
-  }
   const path = await findHostProgram([UNPACKER], root);
   if (path !== undefined) return ok(`images are unpacked by ${path}`);
   return warning(
@@ -170,7 +160,6 @@ async function describeNode({ launcher }: FoundOnHost, node: string): Promise<re
   return [warning(message, "name a Node.js of 22.13 or newer as linux-namespaces.node")];
 }
 
-/** Builds each template once, and reports the failures. */
 async function describeTemplates(
   templates: FoundOnHost["templates"],
   names: Iterable<string>,

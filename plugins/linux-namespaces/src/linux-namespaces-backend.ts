@@ -17,12 +17,21 @@ import {
   type VolumeId,
   type VolumeSpec,
 } from "@coppice/core/backend";
-import { canAccess } from "./launcher/can-access.js";
-import { connectAgent } from "./connect-agent.js";
+import { canAccess } from "./launcher/host-programs.js";
+import {
+  connectAgent,
+  type PreparedTemplate,
+  type SandboxFacts,
+  type SandboxPaths,
+  isAlive,
+  readFacts,
+  readInit,
+  sandboxPaths,
+  writeFacts,
+} from "./launcher/sandbox-record.js";
 import { ControlGroup } from "./limits/control-groups.js";
 import type { FoundOnHost } from "./diagnose-host.js";
-import { DiskWatch } from "./limits/disk-watch.js";
-import { VolumeWatch } from "./limits/volume-watch.js";
+import { DiskWatch, VolumeWatch } from "./limits/disk-watch.js";
 import { areClosed, checkEgressRules } from "./network/egress.js";
 import {
   type LaunchedSandbox,
@@ -34,33 +43,20 @@ import {
 } from "./launcher/launch-instructions.js";
 import { type RestartedSandbox, NamespaceSandbox } from "./namespace-sandbox.js";
 import type { LinuxNamespacesSettings } from "./linux-namespaces-config.js";
-import {
-  type PreparedTemplate,
-  type SandboxFacts,
-  type SandboxPaths,
-  isAlive,
-  readFacts,
-  readInit,
-  sandboxPaths,
-  writeFacts,
-} from "./launcher/sandbox-record.js";
 import type { Chain } from "./storage/layer-store.js";
 import { templateSettings, wrongDirectories } from "./templates/templates.js";
-import { findUplinkProgram } from "./network/uplink-program.js";
+import { findUplinkProgram } from "./network/uplink.js";
 import { type Opened, closeEgress, needsUplink, openHost } from "./open-host.js";
 import { REASONS } from "./reasons.js";
 
-/** Possible remains of a sandbox without a connection. */
 interface Remains extends Pick<SandboxFacts, "firstId" | "network" | "project"> {
   readonly paths: SandboxPaths;
   readonly group: ControlGroup | undefined;
 }
 
-/** Layers below a sandbox's own. */
 interface SandboxLayers {
   readonly template: PreparedTemplate;
   readonly images: Chain | undefined;
-  /** Snapshots. */
   readonly chain: Chain;
 }
 
@@ -212,7 +208,6 @@ export class LinuxNamespacesBackend implements SandboxBackend {
     }
   }
 
-  /** Launches a recorded sandbox and connects to its agent. */
   async #start(
     opened: Opened,
     sandbox: LaunchedSandbox,
@@ -345,7 +340,6 @@ export class LinuxNamespacesBackend implements SandboxBackend {
     return this.#opening?.catch(() => undefined);
   }
 
-  /** Leaves running sandboxes to the next server, and releases the rest. */
   async close(): Promise<void> {
     const opened = await this.#opening?.catch(() => undefined);
     await Promise.all([...this.#alive.values()].map((sandbox) => sandbox.detach()));
@@ -356,7 +350,6 @@ export class LinuxNamespacesBackend implements SandboxBackend {
     this.#opening = undefined;
   }
 
-  /** Number of live sandboxes, for leak checks. */
   get aliveCount(): number {
     return this.#alive.size;
   }
@@ -405,7 +398,6 @@ export class LinuxNamespacesBackend implements SandboxBackend {
     });
   }
 
-  /** Resource limits of each process, for hosts without control groups. */
   #resourceLimits({ groups, users }: Opened, { firstId, limits }: SandboxFacts): Record<string, number> {
     const hasOwnCount = users !== undefined || firstId !== undefined;
     return {
@@ -456,7 +448,6 @@ export class LinuxNamespacesBackend implements SandboxBackend {
     return made;
   }
 
-  /** Adopts a sandbox of an earlier server, or removes its remains. */
   async #adopt(opened: Opened, paths: SandboxPaths): Promise<NamespaceSandbox | undefined> {
     const facts = await readFacts(paths);
     const init = await readInit(paths);
@@ -485,7 +476,6 @@ export class LinuxNamespacesBackend implements SandboxBackend {
     return undefined;
   }
 
-  /** Removes every part of a sandbox that this server has no connection to. */
   async #clear(opened: Opened, remains: Remains): Promise<void> {
     const { firstId, group, network, paths, project } = remains;
     const init = await readInit(paths);
@@ -514,7 +504,6 @@ export class LinuxNamespacesBackend implements SandboxBackend {
     await images.collect();
   }
 
-  /** Facts of all sandboxes, whether or not this server has adopted them. */
   async #sandboxes(): Promise<readonly SandboxFacts[]> {
     const parent = join(this.#directory, "sandboxes");
     const read = (await readdir(parent)).map((id) => readFacts(sandboxPaths(join(parent, id))));

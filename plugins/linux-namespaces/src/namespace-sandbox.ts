@@ -25,8 +25,7 @@ import {
 } from "@coppice/core/backend";
 import type { ControlGroup, GroupUsage } from "./limits/control-groups.js";
 import { Shortages } from "./limits/shortages.js";
-import type { DiskWatch, Watched } from "./limits/disk-watch.js";
-import type { VolumeWatch } from "./limits/volume-watch.js";
+import type { DiskWatch, Watched, VolumeWatch } from "./limits/disk-watch.js";
 import { DiskQuota, filesWithQuota } from "./limits/disk-quota.js";
 import { areClosed, checkEgressRules, type Egress } from "./network/egress.js";
 import { InsideConnections } from "./network/inside-connections.js";
@@ -36,18 +35,13 @@ import type { SnapshotStore } from "./storage/snapshot-store.js";
 import { ROOT_LAYER } from "./launcher/launch-instructions.js";
 import { type SandboxFacts, readInit, writeFacts, type SandboxPaths } from "./launcher/sandbox-record.js";
 
-export interface NamespaceSandboxOptions extends Pick<
-  Opened,
-  "egress" | "ids" | "images" | "launcher" | "quotas"
-> {
+interface NamespaceSandboxOptions extends Pick<Opened, "egress" | "ids" | "images" | "launcher" | "quotas"> {
   readonly facts: SandboxFacts;
   readonly paths: SandboxPaths;
   readonly group: ControlGroup;
   /** Undefined where the server cannot read files of its sandboxes. */
   readonly snapshots: SnapshotStore | undefined;
-  /** Undefined for a stopped sandbox. */
   readonly agent: AgentConnection | undefined;
-  /** Completes limits with the backend's defaults. */
   readonly limitsOf: (limits: Limits) => FullLimits;
   readonly diskScanEntries: number;
   readonly log: Logger;
@@ -64,7 +58,6 @@ export interface NamespaceSandboxOptions extends Pick<
   readonly onDestroyed: () => Promise<void>;
 }
 
-/** A restarted sandbox. */
 export interface RestartedSandbox {
   readonly facts: SandboxFacts;
   readonly group: ControlGroup;
@@ -101,7 +94,6 @@ export class NamespaceSandbox implements Sandbox {
   #files: Files | undefined;
   /** True while only its files and its record exist. */
   #isHalted = false;
-  /** Set during a stop or restart. */
   #transition: AbortController | undefined;
   /** True when its files are those of an image. */
   #isCommitted = false;
@@ -151,18 +143,15 @@ export class NamespaceSandbox implements Sandbox {
     if (group.canFreeze) this.pausing = { pause: () => this.#pause(), resume: () => this.#resume() };
     // A snapshot without a freezer would not be atomic; layers in memory are out of reach from here.
     const { egress, snapshots } = options;
-    if (snapshots !== undefined && group.canFreeze && facts.memoryLayersMiB === undefined) {
+    if (snapshots !== undefined && group.canFreeze && facts.memoryLayersMiB === undefined)
       this.snapshots = { take: (id) => this.#takeSnapshot(snapshots, id) };
-    }
     // An image does not depend on snapshots.
     const { images, memoryLayersMiB, snapshots: chain = [] } = facts;
-    if (images !== undefined && memoryLayersMiB === undefined && chain.length === 0) {
+    if (images !== undefined && memoryLayersMiB === undefined && chain.length === 0)
       this.committing = { commit: (id) => this.#changes.run(() => this.#commit(id, images)) };
-    }
     if (group.canLimit) this.resizing = { resize: (limits) => this.#changes.run(() => this.#resize(limits)) };
-    if (egress !== undefined) {
+    if (egress !== undefined)
       this.networking = { restrict: (rules) => this.#changes.run(() => this.#restrict(egress, rules)) };
-    }
   }
 
   get files(): Files {
@@ -459,9 +448,8 @@ export class NamespaceSandbox implements Sandbox {
     const group = this.#group;
     const before = this.#limits;
     const wanted = limitsOf(limits);
-    if (facts.memoryLayersMiB !== undefined && wanted.diskMiB !== before.diskMiB) {
+    if (facts.memoryLayersMiB !== undefined && wanted.diskMiB !== before.diskMiB)
       throw new SandboxError("resizing_unsupported", "a disk in memory cannot be resized");
-    }
     await this.#requireRoomIn(wanted);
     try {
       await group.limit(wanted);
@@ -482,13 +470,11 @@ export class NamespaceSandbox implements Sandbox {
   /** To reduce memory, the kernel would kill processes; a smaller disk it would not enforce at all. */
   async #requireRoomIn({ memoryMiB, diskMiB }: FullLimits): Promise<void> {
     const { memoryBytes = 0, memoryCacheBytes = 0 } = await this.#group.usage();
-    if (memoryBytes - memoryCacheBytes > memoryMiB * MEBIBYTE) {
+    if (memoryBytes - memoryCacheBytes > memoryMiB * MEBIBYTE)
       throw new SandboxError("limits_below_use", "the sandbox uses more memory than that");
-    }
     const { diskUsedBytes } = await this.#disk();
-    if (diskMiB < this.#limits.diskMiB && diskUsedBytes > diskMiB * MEBIBYTE) {
+    if (diskMiB < this.#limits.diskMiB && diskUsedBytes > diskMiB * MEBIBYTE)
       throw new SandboxError("limits_below_use", "the sandbox uses more disk than that");
-    }
   }
 
   /** @throws SandboxError invalid_argument */
@@ -504,7 +490,6 @@ export class NamespaceSandbox implements Sandbox {
     }
   }
 
-  /** Gives a network to a sandbox that was created without one. */
   async #connect(egress: Egress, rules: EgressRules): Promise<void> {
     const init = await readInit(this.#options.paths);
     if (init === undefined) throw new SandboxError("sandbox_ended", "the sandbox has ended");
@@ -522,7 +507,6 @@ export class NamespaceSandbox implements Sandbox {
     }
   }
 
-  /** Updates the record for a later server. */
   async #record(changes: Partial<SandboxFacts>): Promise<void> {
     this.#facts = { ...this.#facts, ...changes };
     await writeFacts(this.#options.paths, this.#facts);
@@ -585,9 +569,8 @@ export class NamespaceSandbox implements Sandbox {
 
   get #agent(): AgentConnection {
     this.#requireAlive();
-    if (this.#facts.isStopped === true || this.#connection === undefined) {
+    if (this.#facts.isStopped === true || this.#connection === undefined)
       throw new SandboxError("sandbox_stopped", "the sandbox is stopped");
-    }
     return this.#connection;
   }
 

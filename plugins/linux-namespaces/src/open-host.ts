@@ -5,27 +5,23 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { agentBinary } from "@coppice/agent";
 import { SandboxError, messageOf, type Logger } from "@coppice/core";
 import { type Init, Launcher } from "./launcher/launcher.js";
-import { launcherBinary } from "./launcher/launcher-binary.js";
+import { launcherBinary } from "./launcher/host-programs.js";
 import { tryOverlay } from "./launcher/try-overlay.js";
-import { type UserNamespace, findUserNamespace } from "./launcher/user-namespace.js";
+import { type UserNamespace, findUserNamespace, templateOwners } from "./launcher/user-namespace.js";
 import { ControlGroups } from "./limits/control-groups.js";
 import { type EnforcedLimit, enforcedLimits } from "./limits/enforced-limits.js";
-import { IDS_OF_SANDBOX, IdRanges } from "./limits/id-ranges.js";
-import { ProjectQuotas } from "./limits/project-quotas.js";
+import { IDS_OF_SANDBOX, IdRanges, ProjectQuotas } from "./limits/given-numbers.js";
 import type { LinuxNamespacesSettings } from "./linux-namespaces-config.js";
 import { Egress, interfacePrefix } from "./network/egress.js";
 import { claimRange } from "./network/egress-range.js";
-import { Uplink } from "./network/uplink.js";
-import { findUplinkProgram } from "./network/uplink-program.js";
+import { Uplink, findUplinkProgram } from "./network/uplink.js";
 import { type PreparedTemplate, type SandboxFacts, isAlive, readProcess } from "./launcher/sandbox-record.js";
 import { ImageStore } from "./storage/image-store.js";
 import { SnapshotStore } from "./storage/snapshot-store.js";
 import { VolumeStore } from "./storage/volume-store.js";
-import { templateOwners } from "./templates/template-owners.js";
 import { Templates } from "./templates/templates.js";
 import { REASONS } from "./reasons.js";
 
-/** Parts of the opened backend. */
 export interface Opened {
   readonly launcher: Launcher;
   readonly groups: ControlGroups;
@@ -34,15 +30,11 @@ export interface Opened {
   readonly images: ImageStore;
   readonly volumes: VolumeStore;
   readonly agent: string;
-  /** Undefined without egress. */
   readonly egress: Egress | undefined;
   /** True when writable layers must be in memory. */
   readonly keepsLayersInMemory: boolean;
-  /** Undefined where the file system has no project quotas. */
   readonly quotas: ProjectQuotas | undefined;
-  /** Undefined where the server is root. */
   readonly users: UserNamespace | undefined;
-  /** Undefined where sandboxes have ids of the server's user, or those of the host. */
   readonly ids: IdRanges | undefined;
   /** Reason why sandboxes of a root server have the host's ids; undefined where they have separate ones. */
   readonly idsMissing: string | undefined;
@@ -55,9 +47,7 @@ const LOCK_PAUSE_MS = 20;
 interface HostOptions {
   readonly settings: LinuxNamespacesSettings;
   readonly log: Logger;
-  /** Absolute. */
   readonly directory: string;
-  /** Facts of all sandboxes. */
   readonly sandboxes: () => Promise<readonly SandboxFacts[]>;
 }
 
@@ -66,7 +56,6 @@ export function installationDigest(directory: string): string {
   return createHash("sha256").update(resolve(directory)).digest("hex").slice(0, 8);
 }
 
-/** Opens what the sandboxes of one directory share on this host. */
 export async function openHost(options: HostOptions): Promise<Opened> {
   const { directory, log, sandboxes, settings } = options;
   const agent = agentBinary();
@@ -86,12 +75,7 @@ export async function openHost(options: HostOptions): Promise<Opened> {
     const digest = installationDigest(directory);
     const groups = await ControlGroups.find(`coppice-${digest}`);
     egress = await findEgress(options, launcher, digest);
-    const templates = new Templates({
-      parent: join(directory, "templates"),
-      settings,
-      launcher,
-      users,
-    });
+    const templates = new Templates({ parent: join(directory, "templates"), settings, launcher, users });
     await templates.prepare();
     const snapshots = new SnapshotStore({
       directory: join(directory, "snapshots"),
@@ -143,9 +127,8 @@ export async function openHost(options: HostOptions): Promise<Opened> {
     };
     log.info(fields, "linux-namespaces is ready");
     const missing = limits.filter(({ reach }) => reach === "none").map(({ name }) => name);
-    if (missing.length > 0) {
+    if (missing.length > 0)
       log.warn({ missing }, "limits of sandboxes are not enforced: this host denies the server the means");
-    }
     return {
       launcher,
       groups,
@@ -188,7 +171,6 @@ export async function closeEgress(directory: string, egress: Egress): Promise<vo
   await egress.close(left.length > 0);
 }
 
-/** @returns undefined where sandboxes are to have no network. */
 async function findEgress(
   options: HostOptions,
   launcher: Launcher,
@@ -238,7 +220,6 @@ async function openEgress(
   }
 }
 
-/** Tests an overlay on the file system of the directory. */
 async function mustKeepLayersInMemory(
   { directory, log, settings: { layers } }: HostOptions,
   launcher: Launcher,

@@ -5,7 +5,6 @@ import { LinuxNamespacesBackend } from "./linux-namespaces-backend.js";
 import { linuxNamespacesConfig } from "./linux-namespaces-config.js";
 import { REASONS } from "./reasons.js";
 
-/** Backend for Linux hosts. Each sandbox has its own root, processes, network and limits. */
 export const plugin = definePlugin({
   name: "linux-namespaces",
   reasons: REASONS,

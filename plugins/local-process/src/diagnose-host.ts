@@ -9,7 +9,7 @@ import platform
 import ipykernel
 print("Python " + platform.python_version() + " with ipykernel " + ipykernel.__version__)`;
 
-export interface HostQuestions {
+interface HostQuestions {
   readonly agent: HostAgent;
   /** Interpreter of the sandboxes: a path, or a name in PATH. */
   readonly python: string;

@@ -7,7 +7,7 @@ import {
 } from "@coppice/agent";
 import { SandboxError } from "@coppice/core";
 
-export interface HostAgentOptions {
+interface HostAgentOptions {
   /**
    * Path of the agent program, or `node` for its replacement without terminals. Default: the built agent, else `node`.
    */
@@ -30,7 +30,6 @@ export class HostAgent {
     this.#options = options;
   }
 
-  /** Path of the used program; undefined for the Node process instead of it. */
   get binary(): string | undefined {
     const binary = this.#options.binary ?? agentBinary();
     return binary === "node" ? undefined : binary;
@@ -84,7 +83,6 @@ export class HostAgent {
     }
   }
 
-  /** Ends the processes that outlive their agent. */
   async #end(): Promise<void> {
     if (!this.#isClosed) {
       for (const { pid } of this.#processes) killGroup(pid);

@@ -4,11 +4,11 @@ import { resolve } from "node:path";
 import { type Logger, SandboxError, messageOf } from "@coppice/core";
 import type { Sandbox, SandboxBackend, SandboxSpec } from "@coppice/core/backend";
 import { HostAgent } from "./host-agent.js";
-import { killProcesses } from "./processes/host-processes.js";
-import { ProcessCensus } from "./processes/process-census.js";
+import { killProcesses, ProcessCensus } from "./processes/host-processes.js";
 import { LocalSandbox, type LocalSandboxSettings } from "./local-sandbox.js";
-import { type Owner, currentOwner } from "./directories/owner.js";
 import {
+  type Owner,
+  currentOwner,
   abandonedDirectories,
   makeSandboxDirectory,
   removeSandboxDirectory,
@@ -34,7 +34,6 @@ export class LocalProcessBackend implements SandboxBackend {
   readonly #sandboxes = new Set<LocalSandbox>();
   readonly #census = new ProcessCensus();
   #owner: Promise<Owner> | undefined;
-  /** Starts all processes of all sandboxes. */
   readonly agent: HostAgent;
 
   constructor(settings: LocalProcessSettings, log: Pick<Logger, "error">) {

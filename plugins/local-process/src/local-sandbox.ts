@@ -11,19 +11,17 @@ import {
   type Stats,
   type User,
 } from "@coppice/core/backend";
-import { findAccount } from "./files/accounts.js";
-import { asAsked } from "./files/file-error.js";
+import { findAccount } from "./files/describe-entry.js";
+import { asAsked, Tree, WalkError, pathForOthers } from "./files/walk.js";
 import type { HostAgent } from "./host-agent.js";
-import { killProcesses, ROOT_VARIABLE } from "./processes/host-processes.js";
+import { killProcesses, ROOT_VARIABLE, type ProcessCensus } from "./processes/host-processes.js";
 import { LocalFiles } from "./files/local-files.js";
 import { type SandboxDirectory, removeSandboxDirectory } from "./directories/sandbox-directory.js";
-import type { ProcessCensus } from "./processes/process-census.js";
 import { UsageMeter } from "./processes/usage-meter.js";
-import { Tree, WalkError, pathForOthers } from "./files/walk.js";
 import { once } from "node:events";
 import { type Socket, connect } from "node:net";
 
-export interface LocalSandboxOptions {
+interface LocalSandboxOptions {
   readonly id: SandboxId;
   readonly directory: SandboxDirectory;
   readonly agent: HostAgent;

@@ -1,6 +1,6 @@
 import type { Clock } from "@coppice/core";
 
-export interface FenceOptions {
+interface FenceOptions {
   readonly clock: Pick<Clock, "now">;
   /** Milliseconds of a clock that nothing sets; `performance.now` by default. */
   readonly monotonic?: () => number;
@@ -8,7 +8,6 @@ export interface FenceOptions {
   readonly marginMs: number;
 }
 
-/** A moment, by both clocks. */
 interface Moment {
   readonly wallMs: number;
   readonly monotonicMs: number;

@@ -11,18 +11,15 @@ import type { FleetSecrets } from "../trust/fleet-secrets.js";
 import { NODES, nodeOf, nodeText } from "./node-record.js";
 import { REASONS } from "../reasons.js";
 
-export interface MembershipOptions {
+interface MembershipOptions {
   readonly store: FleetStore;
-  /** This server's name in the fleet. */
   readonly node: string;
   readonly identity: () => string;
-  /** Of this process. */
   readonly run: string;
   /** Of the fleet: they prove its record. */
   readonly secrets: FleetSecrets;
   readonly address: () => string;
   readonly version: string;
-  /** Of this machine. */
   readonly memoryMiB: number;
   readonly leaseMs: number;
   /** Time that a stopped server has to come back. */

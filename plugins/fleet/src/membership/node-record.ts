@@ -1,7 +1,7 @@
 import { z } from "zod";
-import type { Entry } from "../store/fleet-store.js";
-import { parsedText, time } from "../store/parsed-text.js";
+import { type Entry, type FleetStore, parsedText, time } from "../store/fleet-store.js";
 import type { FleetSecrets } from "../trust/fleet-secrets.js";
+import type { KeyView } from "../store/key-view.js";
 
 /** Keys of members; each has the lease of its server. */
 export const NODES = "nodes/";
@@ -11,7 +11,6 @@ const record = z.object({
   identity: z.string(),
   /** Of its process: requests for an earlier one are refused. */
   run: z.string().default(""),
-  /** Where the others reach it. */
   address: z.string(),
   version: z.string(),
   joinedAtMs: time,
@@ -45,8 +44,33 @@ export function nodeOf({ key, value, modRevision }: Entry, secrets: FleetSecrets
   return { ...node, revision: modRevision, secret };
 }
 
-/** The text of a record, with its proofs. */
 export function nodeText(name: string, node: z.input<typeof record>, secrets: FleetSecrets): string {
   const proofs = secrets.proofsOf(["record", name, JSON.stringify(node)]);
   return JSON.stringify({ ...node, proofs });
+}
+
+/** Keys of servers that get no new sandboxes, by name. */
+export const CORDONS = "cordons/";
+
+export async function setCordon(store: FleetStore, node: string, isCordoned: boolean): Promise<void> {
+  const key = CORDONS + node;
+  await store.commit([], [isCordoned ? { put: key, value: "true" } : { delete: key }]);
+}
+
+interface FleetServers {
+  readonly node: string;
+  readonly nodes: Pick<KeyView<NodeRecord>, "entries">;
+  readonly cordons: Pick<KeyView<true>, "get">;
+}
+
+/** The other servers that get new sandboxes, volumes and templates. */
+export function openServers({
+  node,
+  nodes,
+  cordons,
+}: FleetServers): readonly (readonly [string, NodeRecord])[] {
+  return [...nodes.entries()].filter(
+    ([name, { secret, stoppedAtMs }]) =>
+      name !== node && secret !== undefined && stoppedAtMs === undefined && cordons.get(name) === undefined,
+  );
 }

@@ -1,18 +1,15 @@
 import { createHash, randomInt } from "node:crypto";
-import { type CreateSandbox, SandboxError } from "@coppice/core";
-import { NODES, type NodeRecord } from "../membership/node-record.js";
+import { type CreateSandbox } from "@coppice/core";
+import { NODES, type NodeRecord, openServers } from "../membership/node-record.js";
 import type { Check, FleetStore } from "../store/fleet-store.js";
 import type { KeyView } from "../store/key-view.js";
-import { openServers } from "./cordons.js";
 import { MACHINE, type Offer } from "./offer.js";
-import { REASONS } from "../reasons.js";
+import { unavailable } from "../reasons.js";
 
-export interface FleetPlacementOptions {
+interface FleetPlacementOptions {
   readonly node: string;
   readonly nodes: Pick<KeyView<NodeRecord>, "entries" | "get">;
-  /** Servers that get no new sandboxes. */
   readonly cordons: Pick<KeyView<true>, "get">;
-  /** That of this server. */
   readonly offer: (request: CreateSandbox) => Offer;
   readonly store: FleetStore;
   readonly requireMember: () => void;
@@ -95,10 +92,7 @@ export class FleetPlacement {
     const { best, refusals } = await this.#best(request, offers, signal);
     if (best !== undefined) return best;
     if ("load" in own && isCordoned)
-      throw new SandboxError(
-        REASONS.fleet_unavailable,
-        `server '${node}' gets no new sandboxes, and no other one can have this one`,
-      );
+      throw unavailable(`server '${node}' gets no new sandboxes, and no other one can have this one`);
     if ("load" in own || !isUnknown(own)) return undefined;
     // One that has the template knows better what is wrong.
     return refusals.find((refusal) => !isUnknown(refusal))?.name;

@@ -12,7 +12,7 @@ import {
 } from "@coppice/core";
 import { z } from "zod";
 import type { FleetPlacement } from "./fleet-placement.js";
-import { REASONS } from "../reasons.js";
+import { unavailable } from "../reasons.js";
 
 /** A sandbox for another server, as this one asks for it. */
 export const arrival = z.object({
@@ -31,7 +31,7 @@ export const moveAnswer = z.union([
 export type Moved = z.infer<typeof moveAnswer>;
 
 /** Metadata of a sandbox with the id of the one whose files it has. */
-export const MOVED_FROM = "coppice.movedFrom";
+const MOVED_FROM = "coppice.movedFrom";
 
 export interface MovesOptions {
   readonly sandboxes: Pick<Sandboxes, "create" | "get" | "find" | "pause" | "resume" | "kill" | "setTimeout">;
@@ -137,13 +137,9 @@ export class Moves {
       if (server !== undefined) {
         const answer = moveAnswer.parse(await ask(server, "/arrivals", wanted, signal));
         if ("id" in answer) return answer;
-        throw new SandboxError(REASONS.fleet_unavailable, `server '${server}' refuses it: ${answer.refusal}`);
+        throw unavailable(`server '${server}' refuses it: ${answer.refusal}`);
       }
-      if (clock.now() > untilMs)
-        throw new SandboxError(
-          REASONS.fleet_unavailable,
-          "no other server can have it: by room, backend or quota",
-        );
+      if (clock.now() > untilMs) throw unavailable("no other server can have it: by room, backend or quota");
       await sleep(PAUSE_MS, undefined, { signal });
     }
   }

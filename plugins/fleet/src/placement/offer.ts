@@ -20,8 +20,7 @@ export const offer = z.union([
 ]);
 
 /** What a server's sandboxes share. */
-export interface Machine {
-  /** A whole number. */
+interface Machine {
   readonly memoryMiB: number;
   readonly processors: number;
   /** Processes that ran or wanted to, over the last minute. */
@@ -47,7 +46,6 @@ export function askedOf(
   return asked;
 }
 
-/** The offer of this server for a request of a tenant. */
 export function ownOffer(
   request: CreateSandbox,
   sandboxes: Pick<Sandboxes, "check" | "list">,

@@ -1,15 +1,13 @@
 import { type Clock, digestOf, type Logger, type TenantRecords } from "@coppice/core";
-import type { FleetStore } from "../store/fleet-store.js";
+import { type FleetStore, untilCommitted } from "../store/fleet-store.js";
 import { KeyView } from "../store/key-view.js";
-import { untilCommitted } from "./until-committed.js";
 
-/** How core opens records of a kind. */
 type RecordSource = Parameters<TenantRecords["use"]>[0];
 type RecordFollower = Parameters<RecordSource>[1];
 type CommonRecords = Awaited<ReturnType<RecordSource>>;
 type TenantRecord = Parameters<RecordFollower["began"]>[0][number];
 
-export interface FleetRecordsOptions {
+interface FleetRecordsOptions {
   readonly store: FleetStore;
   readonly kind: string;
   readonly follower: RecordFollower;
@@ -41,7 +39,6 @@ export class FleetRecords implements CommonRecords {
     });
   }
 
-  /** @throws StoreUnavailable */
   static async open(options: FleetRecordsOptions): Promise<FleetRecords> {
     const records = new FleetRecords(options);
     await records.#view.start();

@@ -1,9 +1,7 @@
 import { digestOf } from "@coppice/core";
 import { z } from "zod";
-import type { Entry } from "../store/fleet-store.js";
-import { parsedText, time } from "../store/parsed-text.js";
+import { type Entry, parsedText, time } from "../store/fleet-store.js";
 
-/** Keys of sandboxes, by id. */
 export const SANDBOXES = "sandboxes/";
 
 /** Prefix of the keys that tell the limits of a tenant's sandboxes, by id: quotas count them. */
@@ -12,7 +10,6 @@ export function countedOf(tenant: string): string {
 }
 
 const record = z.object({
-  /** Name of the server that has it. */
   node: z.string(),
   tenant: z.string(),
   template: z.string(),
@@ -26,7 +23,6 @@ const record = z.object({
 
 /** A sandbox as the whole fleet knows it; its server knows more. */
 export interface FleetSandbox extends z.infer<typeof record> {
-  /** Of its last commit. */
   readonly revision: number;
 }
 

@@ -1,11 +1,10 @@
-import { type Logger, SandboxError, type SharedTemplates } from "@coppice/core";
+import { type Logger, type SharedTemplates } from "@coppice/core";
 import { z } from "zod";
 import type { Membership } from "../membership/membership.js";
 import { NODES, type NodeRecord } from "../membership/node-record.js";
-import type { Check, Entry, FleetStore } from "../store/fleet-store.js";
+import { type Check, type Entry, type FleetStore, parsedText } from "../store/fleet-store.js";
 import { KeyView } from "../store/key-view.js";
-import { parsedText } from "../store/parsed-text.js";
-import { REASONS } from "../reasons.js";
+import { unavailable } from "../reasons.js";
 
 type TemplateRecords = NonNullable<SharedTemplates["records"]>;
 type SharedTemplate = NonNullable<ReturnType<TemplateRecords["get"]>>;
@@ -14,7 +13,6 @@ type SharedTemplate = NonNullable<ReturnType<TemplateRecords["get"]>>;
 const TEMPLATES = "templates/";
 
 const record = z.object({
-  /** Name of the server that keeps it. */
   node: z.string(),
   /** What that one tells of it; absent once it has been removed. */
   template: z.string().optional(),
@@ -27,7 +25,7 @@ function knownOf({ value, modRevision }: Entry): Known | undefined {
   return known && { ...known, revision: modRevision };
 }
 
-export interface FleetTemplatesOptions {
+interface FleetTemplatesOptions {
   readonly store: FleetStore;
   readonly membership: Pick<Membership, "check">;
   readonly node: string;
@@ -37,7 +35,6 @@ export interface FleetTemplatesOptions {
   readonly log: Pick<Logger, "debug" | "error">;
 }
 
-/** The templates of the fleet's record. */
 export class FleetTemplates implements TemplateRecords {
   readonly #options: FleetTemplatesOptions;
   readonly #view: KeyView<Known>;
@@ -83,7 +80,7 @@ export class FleetTemplates implements TemplateRecords {
     if ((await store.commit(checks, [{ put: key, value, lease }])) !== undefined) return;
     if (lease !== undefined) await store.revoke(lease);
     const text = "another server of the fleet keeps this template, or has changed it meanwhile, please retry";
-    throw new SandboxError(REASONS.fleet_unavailable, text);
+    throw unavailable(text);
   }
 
   async #nodeOf(key: string, { revision }: SharedTemplate): Promise<string | undefined> {

@@ -9,9 +9,8 @@ import { NODES, type NodeRecord } from "../membership/node-record.js";
 import { type FleetStore, type KeyCheck, UnknownOutcome } from "../store/fleet-store.js";
 import { SqliteStore } from "../store/sqlite/sqlite-store.js";
 import { countedOf, type FleetSandbox, SANDBOXES, sandboxOf, sandboxText } from "./fleet-sandbox.js";
-import { LostSandboxes } from "./lost-sandboxes.js";
+import { LostSandboxes, tellLosses, UNTOLD } from "./lost-sandboxes.js";
 import { OwnSandboxes } from "./own-sandboxes.js";
-import { tellLosses, UNTOLD } from "./told-losses.js";
 
 const FACTS = { tenant: "acme", template: "base", backend: "memory", startedAtMs: 1 };
 const log = { debug: () => {}, warn: () => {}, error: () => {} };

@@ -12,8 +12,7 @@ import {
   type Sandboxes,
   systemClock,
 } from "@coppice/core";
-import { memoryBackend, startTestServer, type TestServer } from "@coppice/core/testing";
-import { freePort } from "@coppice/core/testing";
+import { memoryBackend, startTestServer, type TestServer, freePort } from "@coppice/core/testing";
 import { fleetConfig } from "../fleet-config.js";
 import { FleetSecrets } from "../trust/fleet-secrets.js";
 import { NODES, nodeOf } from "../membership/node-record.js";
@@ -21,7 +20,7 @@ import { plugin as fleet } from "../plugin.js";
 import type { FleetStore } from "../store/fleet-store.js";
 import { openStore } from "../store/open-store.js";
 import { type Cluster, reasonWithoutEtcd, startEtcd } from "../testing/start-etcd.js";
-import { UNTOLD } from "./told-losses.js";
+import { UNTOLD } from "./lost-sandboxes.js";
 import { countedOf, SANDBOXES } from "./fleet-sandbox.js";
 
 const TENANT = "acme";

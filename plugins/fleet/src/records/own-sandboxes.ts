@@ -9,16 +9,21 @@ import {
   type SharedRecords,
 } from "@coppice/core";
 import type { Membership } from "../membership/membership.js";
-import { type Change, type Check, type FleetStore, UnknownOutcome } from "../store/fleet-store.js";
+import {
+  type Change,
+  type Check,
+  type FleetStore,
+  UnknownOutcome,
+  contradicted,
+  untilCommitted,
+  parsedText,
+} from "../store/fleet-store.js";
 import type { KeyView } from "../store/key-view.js";
 import { countedOf, type FleetSandbox, SANDBOXES, sandboxOf, sandboxText } from "./fleet-sandbox.js";
-import { contradicted, untilCommitted } from "./until-committed.js";
 import type { Limits } from "@coppice/core/backend";
 import { z } from "zod";
-import { parsedText } from "../store/parsed-text.js";
 import { REASONS } from "../reasons.js";
 
-/** The record that this server shares, as core uses it. */
 type SharedRecord = Parameters<SharedRecords["use"]>[0];
 type Reservation = Parameters<SharedRecord["add"]>[1];
 
@@ -51,7 +56,7 @@ function limitsOf(text: string): Limits {
   return parsedText(counted, text) ?? {};
 }
 
-export interface OwnSandboxesOptions {
+interface OwnSandboxesOptions {
   readonly store: FleetStore;
   readonly membership: Pick<Membership, "check">;
   readonly node: string;
@@ -73,7 +78,6 @@ export class OwnSandboxes implements SharedRecord {
   readonly #options: OwnSandboxesOptions;
   /** Tenants of those that are recorded, by id. */
   readonly #recorded = new Map<string, string>();
-  /** Those whose record is being made. */
   readonly #adding = new Set<string>();
   /** Changes that the fleet has to be told of, by id. */
   readonly #untold = new Map<string, readonly Change[]>();

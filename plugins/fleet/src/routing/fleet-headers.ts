@@ -5,7 +5,6 @@ import { z } from "zod";
 import type { ProvenRequest, RequestProver, RequestVerifier } from "../trust/request-proof.js";
 import { REASONS } from "../reasons.js";
 
-/** What a fleet does for core. */
 export type PeerFinder = Parameters<Peers["use"]>[0];
 
 /** All headers between servers begin so; a client's are left out, and no program in a sandbox sees one. */
@@ -63,7 +62,6 @@ export function ownHeaders(
   };
 }
 
-/** Header lines of an answer on its way to the client. */
 export function passedBackHeaders(rawHeaders: readonly string[]): string[] {
   return withoutOwn(rawHeaders, LEFT_OUT);
 }

@@ -1,20 +1,18 @@
 import { randomInt } from "node:crypto";
 import type { IncomingMessage } from "node:http";
-import { type Clock, isLoopbackName, SandboxError, type SurfaceRequest } from "@coppice/core";
+import { type Clock, isLoopbackName, type SurfaceRequest } from "@coppice/core";
 import type { SandboxId } from "@coppice/core/backend";
 import { z } from "zod";
-import type { NodeRecord } from "../membership/node-record.js";
-import { openServers } from "../placement/cordons.js";
+import { type NodeRecord, openServers } from "../membership/node-record.js";
 import { type FleetSandbox, SANDBOXES, sandboxOf } from "../records/fleet-sandbox.js";
 import type { FleetStore } from "../store/fleet-store.js";
 import type { KeyView } from "../store/key-view.js";
-import { type Search, searchAnswer } from "./search.js";
+import { type Search, searchAnswer, type Asker, type LookUps } from "./look-ups.js";
 import type { FleetSecrets } from "../trust/fleet-secrets.js";
 import { RequestVerifier, type ServerRun } from "../trust/request-proof.js";
 import { type PeerFinder, takeArrival } from "./fleet-headers.js";
 import { HttpPeer, type Peer, type PeerConnections } from "./http-peer.js";
-import type { Asker, LookUps } from "./look-ups.js";
-import { REASONS } from "../reasons.js";
+import { unavailable } from "../reasons.js";
 
 type HeldName = Parameters<PeerFinder["holderOf"]>[0];
 
@@ -23,7 +21,7 @@ const heldAnswer = z.object({ isHere: z.boolean() });
 const KNOWN_MS = 5000;
 const MOST_KNOWN = 10_000;
 
-export interface FleetPeersOptions {
+interface FleetPeersOptions {
   /** Name of the listener for other servers. */
   readonly listener: string;
   readonly node: string;
@@ -35,12 +33,10 @@ export interface FleetPeersOptions {
   readonly store: FleetStore;
   readonly nodes: Pick<KeyView<NodeRecord>, "get" | "entries">;
   readonly sandboxes: Pick<KeyView<FleetSandbox>, "get">;
-  /** Servers that get nothing new. */
   readonly cordons: Pick<KeyView<true>, "get">;
   /** Throws while this server may not act for the fleet. */
   readonly requireMember: () => void;
   readonly connections: PeerConnections;
-  /** Called for each request that did not reach another server. */
   readonly onFailure: () => void;
   readonly connectMs: number;
   readonly clock: Clock;
@@ -121,22 +117,12 @@ export class FleetPeers implements PeerFinder {
     if (known !== undefined) return known;
     const record = this.#options.nodes.get(server);
     if (record === undefined || record.stoppedAtMs !== undefined)
-      throw new SandboxError(
-        REASONS.fleet_unavailable,
-        `server '${server}' of the fleet is away, please retry`,
-      );
+      throw unavailable(`server '${server}' of the fleet is away, please retry`);
     const { secrets, connectMs, connections, onFailure, isInsecure } = this.#options;
     const { secret, address } = record;
-    if (secret === undefined)
-      throw new SandboxError(
-        REASONS.fleet_unavailable,
-        `server '${server}' does not prove the fleet's secret`,
-      );
+    if (secret === undefined) throw unavailable(`server '${server}' does not prove the fleet's secret`);
     if (!isInsecure() && !isSafeAddress(address))
-      throw new SandboxError(
-        REASONS.fleet_unavailable,
-        `server '${server}' of the fleet is reached without TLS`,
-      );
+      throw unavailable(`server '${server}' of the fleet is reached without TLS`);
     const options = { secrets, connectMs, connections, onFailure };
     const peer = new HttpPeer({ ...options, node: server, server: { ...record, secret } });
     this.#peers.set(server, peer);
@@ -205,8 +191,7 @@ export class FleetPeers implements PeerFinder {
       if (server !== undefined) this.#remember(name, server);
       return server;
     });
-    if (looked === undefined)
-      throw new SandboxError(REASONS.fleet_unavailable, "too many look-ups, please retry");
+    if (looked === undefined) throw unavailable("too many look-ups, please retry");
     return looked.found;
   }
 
@@ -216,7 +201,6 @@ export class FleetPeers implements PeerFinder {
     this.#peers.delete(node);
   }
 
-  /** Ends what is under way with all of them. */
   end(): void {
     for (const node of this.#peers.keys()) this.forget(node);
   }
@@ -228,7 +212,7 @@ export class FleetPeers implements PeerFinder {
       return isHere ? server : undefined;
     } catch (cause) {
       const text = `server '${server}' of the fleet did not say whether it has this, please retry`;
-      throw new SandboxError(REASONS.fleet_unavailable, text, { cause });
+      throw unavailable(text, cause);
     }
   }
 

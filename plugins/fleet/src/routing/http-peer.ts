@@ -9,20 +9,24 @@ import {
 import { Agent as HttpsAgent, request as requestHttps } from "node:https";
 import { type Duplex, pipeline } from "node:stream";
 import { setTimeout as pause } from "node:timers/promises";
-import { headerLines, lastAnswer, passRequest, SandboxError, type SurfaceRequest } from "@coppice/core";
+import { headerLines, lastAnswer, passRequest, type SurfaceRequest } from "@coppice/core";
 import type { FleetConfig } from "../fleet-config.js";
-import { textOf } from "../store/text-of.js";
+import { textOf } from "../store/etcd/etcd-client.js";
 import type { FleetSecrets } from "../trust/fleet-secrets.js";
 import { RequestProver, type ServerRun } from "../trust/request-proof.js";
-import { ownHeaders, passedBackHeaders, passedOnHeaders, proofLine } from "./fleet-headers.js";
-import { Relay } from "./relay.js";
-import { HEAD_LIMIT_BYTES, RelayConnections } from "./relay-connections.js";
-import { REASONS } from "../reasons.js";
-import type { PeerFinder } from "./fleet-headers.js";
+import {
+  ownHeaders,
+  passedBackHeaders,
+  passedOnHeaders,
+  proofLine,
+  type PeerFinder,
+} from "./fleet-headers.js";
+import { relayed, HEAD_LIMIT_BYTES, RelayConnections } from "./relay.js";
+import { unavailable } from "../reasons.js";
 
 export type Peer = ReturnType<PeerFinder["named"]>;
 
-export type PeerAnswer = Awaited<ReturnType<PeerFinder["gather"]>>["answers"][number];
+type PeerAnswer = Awaited<ReturnType<PeerFinder["gather"]>>["answers"][number];
 
 export interface PeerConnections {
   readonly http: HttpAgent;
@@ -40,11 +44,8 @@ export interface HttpPeerOptions {
   /** Its record: the URL of its listener for other servers, and the name of the secret that both have. */
   readonly server: ServerRun & { readonly address: string; readonly secret: string };
   readonly secrets: FleetSecrets;
-  /** Shared by all peers. */
   readonly connections: PeerConnections;
-  /** Time for a connection. */
   readonly connectMs: number;
-  /** Called for each request that did not reach it. */
   readonly onFailure: () => void;
 }
 
@@ -52,12 +53,8 @@ const LISTENER_CLOSES_MS = 50;
 /** Limit of the bytes sent before an upgrade is answered. WebSocket clients send none. */
 const EARLY_BYTES = 64 * 1024;
 
-/** Connections to all peers, as the configuration has them. */
-export function connectionsBy({
-  ca,
-  maxAnswer,
-}: Pick<FleetConfig, "ca" | "maxAnswer">): ReturnType<typeof peerConnections> {
-  return peerConnections({ maxAnswer, ...(ca !== undefined && { ca: readFileSync(ca, "utf8") }) });
+export function connectionsBy({ ca, maxAnswer }: Pick<FleetConfig, "ca" | "maxAnswer">) {
+  return peerConnections({ maxAnswer, ca: ca === undefined ? undefined : readFileSync(ca, "utf8") });
 }
 
 /** Connections to all peers. @param ca the authority of their certificates, where the system's do not do. */
@@ -84,24 +81,22 @@ export function peerConnections({
 interface SentOptions {
   readonly method: string;
   readonly signal: AbortSignal;
-  /** The body, as JSON. */
   readonly text?: string;
-  /** Of the client that it is sent for. */
   readonly request?: SurfaceRequest;
 }
 
 /** An answer other than 200 to a request of this server's own. */
 export class PeerRefusal extends Error {
   override readonly name = "PeerRefusal";
-  readonly status: number;
 
-  constructor(node: string, status: number) {
+  constructor(
+    node: string,
+    readonly status: number,
+  ) {
     super(`'${node}' answered ${status}`);
-    this.status = status;
   }
 }
 
-/** Another server of the fleet, reached over HTTP. */
 export class HttpPeer implements Peer {
   readonly #options: HttpPeerOptions;
   readonly #prover: RequestProver;
@@ -134,7 +129,7 @@ export class HttpPeer implements Peer {
       message: `the connection to server '${node}' of the fleet was lost`,
       isLost: () => this.#isLost(),
     };
-    await passRequest(new Relay({ message, response, headers, proof, refusal, loss }), {
+    await passRequest(relayed({ message, response, headers, proof, refusal, loss }), {
       take: () => {
         const connection = this.#relays.take();
         if (connection !== undefined) uses.kept += 1;
@@ -298,15 +293,9 @@ export class HttpPeer implements Peer {
     return sent;
   }
 
-  #unreachable(cause: unknown): SandboxError {
+  #unreachable(cause: unknown): Error {
     this.#options.onFailure();
-    return new SandboxError(
-      REASONS.fleet_unavailable,
-      `server '${this.#options.node}' of the fleet cannot be reached`,
-      {
-        cause,
-      },
-    );
+    return unavailable(`server '${this.#options.node}' of the fleet cannot be reached`, cause);
   }
 }
 

@@ -1,4 +1,14 @@
-import { clientOf, severalTenants, Shares, type SurfaceRequest, type Tenants } from "@coppice/core";
+import {
+  clientOf,
+  severalTenants,
+  Shares,
+  type SurfaceRequest,
+  type Tenants,
+  HttpError,
+  SandboxError,
+  type Targets,
+} from "@coppice/core";
+import { z } from "zod";
 
 export type Asker = Pick<SurfaceRequest, "principal" | "clientAddress">;
 
@@ -30,5 +40,31 @@ export class LookUps {
     } finally {
       shares.give(owner);
     }
+  }
+}
+
+/** A question to another server: is this request for one of its sandboxes? */
+export type Search = z.infer<typeof search>;
+
+export const search = z.object({
+  method: z.string(),
+  path: z.string().startsWith("/"),
+  listener: z.string(),
+  preflight: z.string().optional(),
+});
+
+export const searchAnswer = z.object({ isHere: z.boolean() });
+
+export async function searchHere(
+  { method, path, listener, preflight }: Search,
+  targets: Pick<Targets, "findHere">,
+): Promise<z.infer<typeof searchAnswer>> {
+  const headers = preflight === undefined ? {} : { "access-control-request-method": preflight };
+  try {
+    const target = await targets.findHere({ method, headers }, new URL(path, "http://fleet"), listener);
+    return { isHere: target !== undefined };
+  } catch (error) {
+    if (error instanceof SandboxError || error instanceof HttpError) return { isHere: false };
+    throw error;
   }
 }

@@ -1,6 +1,80 @@
-import type { IncomingMessage, ServerResponse } from "node:http";
-import { ENVELOPE, headerLines, type passRequest } from "@coppice/core";
+import type { ServerResponse } from "node:http";
+import { once } from "node:events";
+import { connect, isIP, type Socket } from "node:net";
+import { connect as connectTls } from "node:tls";
+import {
+  ENVELOPE,
+  headerLines,
+  type passRequest,
+  blockReads,
+  HttpConnection,
+  IdleConnections,
+} from "@coppice/core";
 import { passedBackHeaders } from "./fleet-headers.js";
+
+interface RelayConnectionsOptions {
+  readonly address: string;
+  /** The authority of its certificate, where the system's do not do. */
+  readonly ca: string | undefined;
+  readonly connectMs: number;
+}
+
+/** Below Node's own time for idle connections, after which the other server closes them. */
+const IDLE_MS = 4000;
+const MOST_IDLE = 256;
+/** Most bytes of the head of an answer: what the other server took from a program, and its own headers. */
+export const HEAD_LIMIT_BYTES = 256 * 1024;
+
+/** Connections to another server for requests that are passed on. Idle ones are kept for the next. */
+export class RelayConnections {
+  readonly #options: RelayConnectionsOptions;
+  readonly #idle = new IdleConnections({ idleTimeoutMs: IDLE_MS, maxIdle: MOST_IDLE });
+  /** Of all connections, also of those that are being made. */
+  readonly #sockets = new Set<Socket>();
+
+  constructor(options: RelayConnectionsOptions) {
+    this.#options = options;
+  }
+
+  take(): HttpConnection | undefined {
+    return this.#idle.take();
+  }
+
+  /** @throws Error when there is none in time */
+  async dial(): Promise<HttpConnection> {
+    const { address, ca, connectMs } = this.#options;
+    const { hostname, port, protocol } = new URL(address);
+    const isTls = protocol === "https:";
+    const host = hostname.replace(/^\[(.*)\]$/, "$1");
+    const to = { host, port: Number(port) || (isTls ? 443 : 80), noDelay: true };
+    const stream: Socket = isTls
+      ? connectTls({ ...to, ...(isIP(host) === 0 && { servername: host }), ...(ca !== undefined && { ca }) })
+      : connect({ ...to, onread: blockReads((bytes) => stream.emit("data", bytes)) });
+    this.#sockets.add(stream);
+    stream.once("close", () => this.#sockets.delete(stream));
+    const timer = setTimeout(() => stream.destroy(new Error("the connection timed out")), connectMs);
+    try {
+      await once(stream, isTls ? "secureConnect" : "connect");
+    } catch (error) {
+      stream.destroy();
+      throw error;
+    } finally {
+      clearTimeout(timer);
+    }
+    return new HttpConnection({
+      stream,
+      sender: this,
+      headLimit: HEAD_LIMIT_BYTES,
+      keep: (connection) => this.#idle.keep(connection),
+      onClose: (connection) => this.#idle.forget(connection),
+    });
+  }
+
+  /** Ends what is under way: a server that is gone may never say so. */
+  end(): void {
+    for (const socket of this.#sockets) socket.destroy(new Error("the server is gone"));
+  }
+}
 
 type PassedRequest = Parameters<typeof passRequest>[0];
 
@@ -32,7 +106,6 @@ class ConnectStream {
     response.end(ENVELOPE.of(ENVELOPE.endStream, Buffer.from(JSON.stringify({ error }))));
   }
 
-  /** Follows the answer. */
   take(bytes: Buffer): void {
     for (let at = 0; at < bytes.length;) {
       const skipped = Math.min(this.#left, bytes.length - at);
@@ -63,61 +136,39 @@ class ConnectStream {
   }
 }
 
-/** Type of a Connect stream. */
 const CONNECT_STREAM = "application/connect+";
 
-interface RelayOptions {
-  readonly message: IncomingMessage;
-  readonly response: ServerResponse;
+/** A request for another server. */
+export function relayed({
+  message,
+  response,
+  headers,
+  proof,
+  refusal,
+  loss,
+}: Pick<PassedRequest, "message" | "response" | "refusal"> & {
   /** Of the request: names and values in turn. */
   readonly headers: readonly string[];
   /** The line with the proof of one attempt. */
   readonly proof: () => readonly [name: string, value: string];
-  /** The error for an answer that did not come. */
-  readonly refusal: (cause: unknown) => unknown;
-  /** What a stream's client is told when its answer is cut. */
   readonly loss: Loss;
-}
-
-/** A request for another server. */
-export class Relay implements PassedRequest {
-  readonly message: IncomingMessage;
-  readonly response: ServerResponse;
-  readonly refusal: (cause: unknown) => unknown;
-  readonly #headers: readonly string[];
-  readonly #proof: RelayOptions["proof"];
-  readonly #loss: Loss;
-  #stream: ConnectStream | undefined;
-
-  constructor({ message, response, headers, proof, refusal, loss }: RelayOptions) {
-    this.message = message;
-    this.response = response;
-    this.refusal = refusal;
-    this.#headers = headers;
-    this.#proof = proof;
-    this.#loss = loss;
-  }
-
-  requestHead(option: Parameters<PassedRequest["requestHead"]>[0]): string {
-    const { method, url } = this.message;
-    return `${method} ${url} HTTP/1.1\r\n${headerLines([...this.#headers, ...this.#proof(), "connection", option])}\r\n`;
-  }
-
-  answerHeaders(headers: readonly string[]): string[] {
-    if (headers.some((text) => text.startsWith(CONNECT_STREAM))) this.#stream = new ConnectStream();
-    return passedBackHeaders(headers);
-  }
-
-  passedBack(bytes: Buffer): void {
-    this.#stream?.take(bytes);
-  }
-
-  breakOff(): void {
-    if (this.#stream === undefined) this.response.destroy();
-    else void this.#stream.breakOff(this.response, this.#loss);
-  }
-
-  onEnd(act: () => void): void {
-    this.response.once("close", act);
-  }
+}): PassedRequest {
+  let stream: ConnectStream | undefined;
+  return {
+    message,
+    response,
+    refusal,
+    requestHead: (option) =>
+      `${message.method} ${message.url} HTTP/1.1\r\n${headerLines([...headers, ...proof(), "connection", option])}\r\n`,
+    answerHeaders(given) {
+      if (given.some((text) => text.startsWith(CONNECT_STREAM))) stream = new ConnectStream();
+      return passedBackHeaders(given);
+    },
+    passedBack: (bytes) => stream?.take(bytes),
+    breakOff() {
+      if (stream === undefined) response.destroy();
+      else void stream.breakOff(response, loss);
+    },
+    onEnd: (act) => void response.once("close", act),
+  };
 }

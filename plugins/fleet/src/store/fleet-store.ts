@@ -1,5 +1,8 @@
+import { randomInt } from "node:crypto";
+import { setTimeout as pause } from "node:timers/promises";
 import { SandboxError } from "@coppice/core";
-import { REASONS } from "../reasons.js";
+import { z } from "zod";
+import { REASONS, unavailable } from "../reasons.js";
 
 /** A key of the store. Every commit has a revision of its own, greater than those before it. */
 export interface Entry {
@@ -72,7 +75,6 @@ export interface StoreMember {
   readonly url: string;
   /** Undefined for one that does not answer: `problem` says why. */
   readonly version: string | undefined;
-  /** True when it knows a leader. */
   readonly isReady: boolean;
   readonly problem: string | undefined;
 }
@@ -111,3 +113,38 @@ export interface FleetStore {
   members(signal: AbortSignal): Promise<readonly StoreMember[]>;
   close(): Promise<void>;
 }
+
+/** Commits that other servers may forestall: each of them has made something for the same tenant then. */
+const ATTEMPTS = 100;
+const MAX_PAUSE_MS = 100;
+
+/** Repeats what reads and commits until no other server has come between. @throws SandboxError, or as `attempt` */
+export async function untilCommitted(attempt: () => Promise<boolean>): Promise<void> {
+  for (let count = 1; count <= ATTEMPTS; count += 1) {
+    if (await attempt()) return;
+    // Unequal times: servers that were in each other's way would be so again.
+    await pause(randomInt(Math.min(2 ** count, MAX_PAUSE_MS)));
+  }
+  throw contradicted();
+}
+
+export function contradicted(): SandboxError {
+  return unavailable("other servers of the fleet have changed the record meanwhile, please retry");
+}
+
+/** The first key after all those with a prefix, which ends with an ASCII character. */
+export function afterPrefix(prefix: string): string {
+  return prefix.slice(0, -1) + String.fromCharCode(prefix.charCodeAt(prefix.length - 1) + 1);
+}
+
+/** What a text of JSON says; undefined for one that is no JSON, or has another form: a newer version may have written it. */
+export function parsedText<T>(schema: z.ZodType<T>, text: string): T | undefined {
+  try {
+    return schema.parse(JSON.parse(text));
+  } catch {
+    return undefined;
+  }
+}
+
+/** Milliseconds since the Unix epoch, of which JavaScript can make a date. */
+export const time = z.number().min(-8.64e15).max(8.64e15);

@@ -2,7 +2,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import type { Logger } from "@coppice/core";
 import { type Entry, type FleetStore, StoreUnavailable } from "./fleet-store.js";
 
-export interface KeyViewOptions<T> {
+interface KeyViewOptions<T> {
   readonly store: FleetStore;
   readonly prefix: string;
   /** What is kept of an entry; undefined leaves it out. @param name the key without the prefix. */

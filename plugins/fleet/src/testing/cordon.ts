@@ -1,4 +1,4 @@
-import { setCordon } from "../placement/cordons.js";
+import { setCordon } from "../membership/node-record.js";
 import { withEtcd } from "./with-etcd.js";
 
 /** Has a server get no sandboxes from its start on. @param etcd as in the configuration. */

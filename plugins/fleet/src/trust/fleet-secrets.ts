@@ -5,7 +5,7 @@ import { secretEqual } from "@coppice/core";
 export type Proven = readonly [purpose: "record" | "request", ...parts: readonly (string | number | null)[]];
 
 /** Proofs of one text, by the names of the secrets that made them. */
-export type Proofs = Readonly<Record<string, string>>;
+type Proofs = Readonly<Record<string, string>>;
 
 /**
  * The secrets of a fleet. They are never sent: whoever has one proves a text by it. Several are valid at a time while they

@@ -1,7 +1,7 @@
 import { randomBytes } from "node:crypto";
 import { SandboxError } from "@coppice/core";
 import type { FleetSecrets, Proven } from "./fleet-secrets.js";
-import { REASONS } from "../reasons.js";
+import { REASONS, unavailable } from "../reasons.js";
 
 /** What a proof is about: whatever of a request decides what its sender may do. */
 export interface ProvenRequest {
@@ -19,11 +19,9 @@ export interface ServerRun {
   readonly run: string;
 }
 
-export interface RequestProverOptions {
+interface RequestProverOptions {
   readonly secrets: FleetSecrets;
-  /** Name of the secret to use. */
   readonly secret: string;
-  /** The server that the requests are for. */
   readonly server: ServerRun;
   /** Milliseconds that no clock's correction changes; of this process by default. */
   readonly nowMs?: () => number;
@@ -66,9 +64,8 @@ export class RequestProver {
   }
 }
 
-export interface RequestVerifierOptions {
+interface RequestVerifierOptions {
   readonly secrets: FleetSecrets;
-  /** This server. */
   readonly server: () => ServerRun;
 }
 
@@ -103,11 +100,7 @@ export class RequestVerifier {
     const text = provenText(request, { identity, run, sender, number: Number(number) });
     if (secrets.proverOf(text, { [secret]: proof }) === undefined)
       throw new SandboxError(REASONS.fleet_peer_unknown, "only servers of the fleet are served here");
-    if (run !== ownRun)
-      throw new SandboxError(
-        REASONS.fleet_unavailable,
-        "this server was started again meanwhile, please retry",
-      );
+    if (run !== ownRun) throw unavailable("this server was started again meanwhile, please retry");
     if (!this.#isNew(id, Number(bornMs), Number(number)))
       throw new SandboxError(REASONS.fleet_peer_unknown, "this request of a server of the fleet came before");
   }

@@ -10,10 +10,9 @@ import type { VerbAction } from "@coppice/core";
 import { fakeClock } from "@coppice/core/testing";
 import { type FleetConfig, fleetConfig } from "../fleet-config.js";
 import { FleetSecrets } from "../trust/fleet-secrets.js";
-import { NODES, nodeText } from "../membership/node-record.js";
+import { NODES, nodeText, setCordon } from "../membership/node-record.js";
 import { plugin } from "../plugin.js";
-import { setCordon } from "../placement/cordons.js";
-import { withStore } from "./with-store.js";
+import { withStore } from "./fleet-verbs.js";
 
 describe("coppice fleet", () => {
   it("tells why no member of etcd answers", async () => {

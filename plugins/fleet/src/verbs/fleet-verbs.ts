@@ -1,13 +1,16 @@
 import { parseArgs } from "node:util";
-import { type VerbAction, SandboxError } from "@coppice/core";
+import { setTimeout as sleep } from "node:timers/promises";
+import { type VerbAction, type Clock, messageOf, SandboxError } from "@coppice/core";
 import type { FleetConfig } from "../fleet-config.js";
-import { NODES, nodeOf } from "../membership/node-record.js";
+import { NODES, nodeOf, CORDONS, setCordon } from "../membership/node-record.js";
 import { SANDBOXES, sandboxOf } from "../records/fleet-sandbox.js";
-import { CORDONS, setCordon } from "../placement/cordons.js";
-import type { FleetStore } from "../store/fleet-store.js";
+import { type FleetStore, StoreUnavailable } from "../store/fleet-store.js";
 import { FleetSecrets } from "../trust/fleet-secrets.js";
-import { withStore, requireServer, serverIn } from "./with-store.js";
-import { REASONS } from "../reasons.js";
+import { unavailable } from "../reasons.js";
+import { EtcdRefusal } from "../store/etcd/etcd-client.js";
+import { openStore } from "../store/open-store.js";
+import { type Moved, moveAnswer } from "../placement/moves.js";
+import { connectionsBy, HttpPeer } from "../routing/http-peer.js";
 
 const HEADING = ["SERVER", "STATE", "SANDBOXES", "LOST", "VERSION", "ADDRESS", "SINCE"];
 
@@ -73,7 +76,6 @@ export const fleetCordon: VerbAction<FleetConfig> = {
   run: (context) => setTo(true, context),
 };
 
-/** Gives it new sandboxes again. */
 export const fleetUncordon: VerbAction<FleetConfig> = {
   usage: "<server>",
   run: (context) => setTo(false, context),
@@ -107,9 +109,140 @@ export const fleetRemove: VerbAction<FleetConfig> = {
       if (isMember) throw new SandboxError("request_invalid", `'${server}' is a member: stop it first`);
       const check = { key, modRevision: found?.modRevision ?? 0 };
       const revision = await store.commit([check], [{ delete: key }, { delete: CORDONS + server }]);
-      if (revision === undefined) throw new SandboxError(REASONS.fleet_unavailable, `'${server}' is back`);
+      if (revision === undefined) throw unavailable(`'${server}' is back`);
       context.print(`'${server}' is no part of the fleet any more`);
       return 0;
     });
   },
 };
+
+/**
+ * Opens the fleet's store for a verb, whether or not a server runs here.
+ * @throws SandboxError fleet_unavailable when the store cannot be reached or refuses, or what `use` throws.
+ */
+export async function withStore<T>(
+  { config, clock }: Pick<Parameters<VerbAction<FleetConfig>["run"]>[0], "config" | "clock">,
+  use: (store: FleetStore) => Promise<T>,
+): Promise<T> {
+  const store = opened(config, clock);
+  try {
+    return await use(store);
+  } catch (error) {
+    if (error instanceof EtcdRefusal) throw unavailable(`${error.message} (see fleet.etcd)`, error);
+    if (!(error instanceof StoreUnavailable)) throw error;
+    const reason = error.cause === undefined ? "" : `: ${messageOf(error.cause)}`;
+    throw unavailable(`${error.message}${reason}`, error);
+  } finally {
+    await store.close();
+  }
+}
+
+/** @throws SandboxError fleet_unavailable that names a file which cannot be read, as a key that is root's. */
+function opened(config: FleetConfig, clock: Clock): FleetStore {
+  try {
+    return openStore(config, clock);
+  } catch (cause) {
+    throw unavailable(messageOf(cause), cause);
+  }
+}
+
+/**
+ * Without this check a mistyped name would look like a server that is cordoned, or drained.
+ * @throws SandboxError request_invalid when the fleet knows no server of that name.
+ */
+async function requireServer(store: FleetStore, server: string): Promise<void> {
+  for (const kind of [NODES, CORDONS]) if ((await store.get(kind + server)) !== undefined) return;
+  const { entries } = await store.list(SANDBOXES);
+  if (entries.some((entry) => sandboxOf(entry)?.node === server)) return;
+  throw new SandboxError(
+    "request_invalid",
+    `the fleet has no server '${server}'; coppice fleet status lists them`,
+  );
+}
+
+/** The one server that a command line names. @throws SandboxError invalid_argument */
+function serverIn(args: readonly string[]): string {
+  const { positionals } = parseArgs({ args: [...args], allowPositionals: true });
+  const [name, ...others] = positionals;
+  if (name === undefined || others.length > 0)
+    throw new SandboxError(
+      "request_invalid",
+      "expected the name of one server; coppice fleet status lists them",
+    );
+  return name;
+}
+
+const POLL_MS = 1000;
+
+/**
+ * Gives a server no new sandboxes, and waits until those that it has are ended by their owners or their time. With `--move`
+ * it is asked to move each to another server first; those that it cannot move go on there, and the verb fails.
+ */
+export const fleetDrain: VerbAction<FleetConfig> = {
+  usage: "<server> [--move]",
+  async run(context) {
+    const { config, print } = context;
+    const options = { move: { type: "boolean", default: false } } as const;
+    const { values, positionals } = parseArgs({ args: [...context.args], allowPositionals: true, options });
+    const server = serverIn(positionals);
+    return withStore(context, async (store) => {
+      await requireServer(store, server);
+      await setCordon(store, server, true);
+      const isLeft = values.move && (await moveAll(store, server, { config, print }));
+      if (isLeft) return 1;
+      let told: number | undefined;
+      for (;;) {
+        const left = (await sandboxesOf(store, server)).length;
+        if (left === 0) break;
+        if (left !== told) print(`${left} sandboxes are left on '${server}'`);
+        told = left;
+        await sleep(POLL_MS);
+      }
+      print(`'${server}' has no sandboxes and gets no new ones`);
+      return 0;
+    });
+  },
+};
+
+/** @returns true when some could not be moved, and go on. */
+async function moveAll(
+  store: FleetStore,
+  server: string,
+  { config, print }: { readonly config: FleetConfig; readonly print: (line: string) => void },
+): Promise<boolean> {
+  const entry = await store.get(NODES + server);
+  const secrets = new FleetSecrets(config);
+  const node = entry && nodeOf(entry, secrets);
+  if (node === undefined || node.stoppedAtMs !== undefined)
+    throw unavailable(`server '${server}' does not run, so nothing can be moved`);
+  const { secret } = node;
+  if (secret === undefined) throw unavailable(`server '${server}' has another secret: check fleet.secret`);
+  const { connectTimeout: connectMs } = config;
+  using connections = connectionsBy(config);
+  const options = { secrets, connectMs, connections, onFailure: () => {} };
+  const peer = new HttpPeer({ ...options, node: server, server: { ...node, secret } });
+  const asked = new Set<string>();
+  const refused = new Set<string>();
+  for (;;) {
+    const all = await sandboxesOf(store, server);
+    const next = all.find((id) => !asked.has(id));
+    if (next === undefined) return all.some((id) => refused.has(id));
+    const { signal } = new AbortController();
+    const moved: Moved = moveAnswer.parse(await peer.ask("/moves", { id: next }, signal));
+    if ("id" in moved) print(`${next} is ${moved.id} on '${moved.server}' now`);
+    else {
+      print(`${next} stays on '${server}': ${moved.refusal}`);
+      refused.add(next);
+    }
+    asked.add(next);
+  }
+}
+
+async function sandboxesOf(store: FleetStore, server: string): Promise<readonly string[]> {
+  const { entries } = await store.list(SANDBOXES);
+  return entries.flatMap((entry) => {
+    const found = sandboxOf(entry);
+    const isThere = found?.node === server && found.lostAtMs === undefined;
+    return isThere ? [entry.key.slice(SANDBOXES.length)] : [];
+  });
+}

@@ -1,12 +1,10 @@
-import { access, mkdir, readFile, rm, stat } from "node:fs/promises";
+import { mkdir, readFile, rm, stat, appendFile } from "node:fs/promises";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
-import { fileURLToPath } from "node:url";
 import { AgentConnection, connectSocket } from "@coppice/agent";
-import type { Host } from "./host.js";
-import { type RestartedServer, SOCKET, STARTS } from "./restarted-server.js";
+import { isThere } from "./host-facts.js";
+import { Host, type HostOptions } from "./host.js";
 
-const PROGRAM = fileURLToPath(new URL("restarted-server.js", import.meta.url));
 const TAG = "coppice-doctor";
 /** On a busy host each start of Node takes seconds. */
 const ROUNDS = 300;
@@ -27,7 +25,7 @@ export async function tryDaemon(host: Host, server: RestartedServer): Promise<vo
   await mkdir(directory, { mode: 0o700 });
   try {
     const options = ["-f", "-r", "-R", "1", "-S", "-T", TAG, "-P", pidFile];
-    await host.run("daemon", [...options, process.execPath, PROGRAM, JSON.stringify(server)]);
+    await host.run("daemon", [...options, process.execPath, import.meta.filename, JSON.stringify(server)]);
     if (await isBegunAgain()) return;
     const starts = await startsIn(directory);
     const what =
@@ -42,7 +40,6 @@ export async function tryDaemon(host: Host, server: RestartedServer): Promise<vo
   }
 }
 
-/** @returns false when a condition does not come to hold. */
 async function holds(condition: () => Promise<boolean>): Promise<boolean> {
   for (let round = 0; round < ROUNDS; round++) {
     if (await condition()) return true;
@@ -63,9 +60,33 @@ async function endAgent(socket: string): Promise<void> {
   await agent.close();
 }
 
-async function isThere(path: string): Promise<boolean> {
-  return access(path).then(
-    () => true,
-    () => false,
-  );
+interface RestartedServer extends Pick<HostOptions, "agent" | "programs" | "outputLimitBytes"> {
+  /** Where its agent listens, and STARTS counts its starts, a byte for each. */
+  readonly directory: string;
 }
+
+const SOCKET = "host.sock";
+const STARTS = "starts";
+
+/**
+ * What daemon(8) supervises: it starts the agent of the host as a server does, and ends as a server
+ * that crashes. When it is begun again, it ends daemon(8).
+ */
+async function main(text: string): Promise<void> {
+  const { directory, ...options } = JSON.parse(text) as RestartedServer;
+  const starts = join(directory, STARTS);
+  await appendFile(starts, ".").catch(() => undefined);
+  // Without a size the trial is over.
+  const { size } = await stat(starts).catch(() => ({ size: undefined }));
+  if (size !== 1) process.kill(process.ppid, "SIGTERM");
+  else {
+    const log = { debug: () => undefined, warn: () => undefined };
+    const host = new Host({ ...options, socket: join(directory, SOCKET), timeoutMs: 0, log });
+    await host.served();
+  }
+  // Without a word to the agent, which outlives it.
+  process.exit(1);
+}
+
+const [, program = "", text] = process.argv;
+if (program === import.meta.filename && text !== undefined) await main(text);

@@ -10,7 +10,7 @@ import type { JailSettings } from "../jail-freebsd-config.js";
 
 export type HostProgram = keyof JailSettings["programs"];
 
-export interface HostResult {
+interface HostResult {
   readonly code: number;
   readonly stdout: string;
   readonly stderr: string;
@@ -19,7 +19,6 @@ export interface HostResult {
 /** A program of the host exited with a code other than 0. The message is its stderr. */
 export class HostCommandError extends Error {
   override readonly name = "HostCommandError";
-  /** Program and arguments, joined with blanks. */
   readonly command: string;
   readonly stderr: string;
 
@@ -37,11 +36,8 @@ export function failureOf(program: HostProgram, args: readonly string[], result:
   return new SandboxError("disk_full", "the pool of the host is full", { cause });
 }
 
-/** Input and limits of one program run. */
-export interface HostCall {
-  /** Standard input; empty when absent. */
+interface HostCall {
   readonly input?: string;
-  /** Replaces the default timeout. */
   readonly timeoutMs?: number;
   /** Receives each whole line of stdout at once. The result has only what comes after the last of them. */
   readonly onLine?: (line: string) => void;
@@ -50,7 +46,6 @@ export interface HostCall {
 export interface HostOptions {
   /** Full paths. PATH is not searched: other systems have other programs of these names. */
   readonly programs: JailSettings["programs"];
-  /** Program of the agent that starts all others. */
   readonly agent: string;
   /** Path of the agent's socket. Without one the agent ends with this process, and nobody else has it. */
   readonly socket: string | undefined;
@@ -128,14 +123,12 @@ export class Host {
       { program, args, code: result?.code, durationMs },
       "a program of the host has run",
     );
-    if (isLate || result === undefined) {
+    if (isLate || result === undefined)
       throw new SandboxError("backend_timeout", `${program} took more than ${durationMs} ms`);
-    }
     if (result.hasTooMuch)
       throw new SandboxError("host_resources_exhausted", `${program} has written too much`);
-    if (connection.isOver) {
+    if (connection.isOver)
       throw new SandboxError("agent_unavailable", `the agent of the host went while ${program} ran`);
-    }
     const { code, stdout, stderr } = result;
     return { code: code ?? -1, stdout, stderr };
   }
@@ -329,7 +322,6 @@ async function feed(started: AgentProcess, input: string): Promise<void> {
   await started.closeInput();
 }
 
-/** Connects to a socket that is about to be created. */
 export async function connectSoon(path: string, signal: AbortSignal): Promise<Socket> {
   for (;;) {
     signal.throwIfAborted();

@@ -4,14 +4,11 @@ import type { SandboxId } from "@coppice/core/backend";
 export interface JailConfOptions {
   readonly name: string;
   readonly hostname: SandboxId;
-  /** Mount point of the clone. */
   readonly root: string;
   readonly devfsRuleset: number;
   readonly procfs: boolean;
-  /** True for separate System V IPC. */
   readonly sysvipc: boolean;
   readonly mounts: readonly NullfsMount[];
-  /** Parameters that this kernel supports. */
   readonly known: ReadonlySet<string>;
 }
 

@@ -2,8 +2,7 @@ import assert from "node:assert/strict";
 import { mkdir, readFile, stat, writeFile } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import { describe, it } from "node:test";
-import { Jails } from "./jails.js";
-import { sandboxPaths } from "./sandbox-paths.js";
+import { Jails, sandboxPaths } from "./jails.js";
 import { openRecordingHost, reasonWithoutRecordingHost } from "../testing/recording-host.js";
 
 const LISTED = ["allow.routing", "allow.mount.", "allow.extattr", "path"];

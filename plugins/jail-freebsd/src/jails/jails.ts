@@ -1,11 +1,12 @@
-import { rm, stat } from "node:fs/promises";
+import { rm } from "node:fs/promises";
 import { setTimeout as sleep } from "node:timers/promises";
+import { join } from "node:path";
 import { SandboxError } from "@coppice/core";
-import { replaceFile } from "@coppice/core/backend";
+import { replaceFile, type SandboxId } from "@coppice/core/backend";
 import { z } from "zod";
 import { type Host, HostCommandError } from "../host/host.js";
+import { isThere } from "../host/host-facts.js";
 import { type JailConfOptions, jailConf, removalConf } from "./jail-conf.js";
-import type { SandboxPaths } from "./sandbox-paths.js";
 
 const PAUSE_ROUNDS = 100;
 const PAUSE_MS = 10;
@@ -15,12 +16,10 @@ const NOT_FOUND = /not found/;
 /** Node of sysctl(8) below which the kernel lists the jail parameters it supports. */
 const PARAMETERS = "security.jail.param";
 
-/** Output of `jls --libxo json`. */
 const listing = z.object({
   "jail-information": z.object({ jail: z.array(z.object({ name: z.string() })).default([]) }),
 });
 
-/** The jails of this host. Each is created and removed by its jail.conf(5). */
 export class Jails {
   readonly #host: Host;
   readonly #known: ReadonlySet<string>;
@@ -35,13 +34,11 @@ export class Jails {
     const listed = (await host.run("sysctl", ["-N", PARAMETERS])).split("\n");
     const known = listed.map((name) => name.slice(PARAMETERS.length + 1));
     // Those that are not denied by name would be allowed.
-    if (!known.some((name) => name.startsWith("allow."))) {
+    if (!known.some((name) => name.startsWith("allow.")))
       throw new Error(`sysctl -N ${PARAMETERS} lists nothing that jails may be allowed`);
-    }
     return new Jails(host, new Set(known));
   }
 
-  /** Creates a jail without processes. @throws HostCommandError */
   async create({ conf, name }: SandboxPaths, options: Omit<JailConfOptions, "known">): Promise<void> {
     await replaceFile(conf, jailConf({ ...options, known: this.#known }), { mode: 0o600 });
     await this.#host.run("jail", ["-q", "-f", conf, "-c", name]);
@@ -56,7 +53,7 @@ export class Jails {
   async remove(paths: SandboxPaths): Promise<void> {
     const { conf, root } = paths;
     const words = ["-q", "-f", conf, "-r", paths.name];
-    if (await hasFile(conf)) await this.#remove(paths, words);
+    if (await isThere(conf)) await this.#remove(paths, words);
     // A jail of this name may belong to another program: without our file, its root path identifies it.
     else if ((await this.#rootOf(paths.name)) === root) {
       await this.#remove(paths, words.with(2, "-"), removalConf(paths));
@@ -117,15 +114,12 @@ export class Jails {
     if ((await this.#rootOf(name)) === root) throw new HostCommandError("jail", words, removed);
   }
 
-  /** Root of a jail; undefined when there is none of that name. */
   async #rootOf(name: string): Promise<string | undefined> {
     const { code, stdout } = await this.#host.try("jls", ["-j", name, "path"]);
     return code === 0 ? stdout.trim() : undefined;
   }
 
-  /**
-   * Unmounts what is left of a jail that died, was never finished, or was in use. The clone itself stays mounted.
-   */
+  /** Unmounts what is left of a jail that died, was never finished, or was in use. The clone itself stays mounted. */
   async #unmountBelow(root: string): Promise<void> {
     for (let round = 1; ; round++) {
       const table = await this.#host.run("mount", ["-p"]);
@@ -141,9 +135,25 @@ export class Jails {
   }
 }
 
-async function hasFile(path: string): Promise<boolean> {
-  return stat(path).then(
-    () => true,
-    () => false,
-  );
+/** Names of a sandbox on the host, and paths of its files there. */
+export interface SandboxPaths {
+  readonly name: string;
+  readonly root: string;
+  readonly conf: string;
+  readonly socket: string;
+  /** Socket of the helper that starts commands. */
+  readonly helper: string;
+}
+
+/** @throws Error for an id that is not `[a-z0-9]+`. */
+export function sandboxPaths(directory: string, id: SandboxId): SandboxPaths {
+  if (!/^[a-z0-9]+$/.test(id)) throw new Error(`'${id}' is no id of a sandbox`);
+  const name = `e2b-${id}`;
+  return {
+    name,
+    root: join(directory, "roots", name),
+    conf: join(directory, "conf", `${name}.conf`),
+    socket: join(directory, "sockets", id),
+    helper: join(directory, "helpers", id),
+  };
 }

@@ -1,17 +1,17 @@
 import { rm } from "node:fs/promises";
 import { AgentConnection, type AgentProcess, connectSocket } from "@coppice/agent";
-import { messageOf, type Logger } from "@coppice/core";
+import { messageOf, type Logger, fulfilledWithin, systemClock } from "@coppice/core";
+import type { Command } from "@coppice/core/backend";
 import { type Host, connectSoon } from "../host/host.js";
-import type { SandboxPaths } from "./sandbox-paths.js";
+import type { SandboxPaths } from "./jails.js";
 
-export interface JexecHelpersOptions {
+interface JexecHelpersOptions {
   readonly host: Host;
   readonly program: string;
   readonly log: Pick<Logger, "warn">;
 }
 
-export interface HelperUse {
-  /** Default account of commands. */
+interface HelperUse {
   readonly user: string;
   readonly signal: AbortSignal;
 }
@@ -68,5 +68,54 @@ export class JexecHelpers {
     const process = this.#started.get(helper) ?? served.find(({ label }) => label === helper);
     await process?.kill("SIGKILL", "group").catch(() => undefined);
     await process?.exit;
+  }
+}
+
+/** Limit for a pause that waits for commands to enter the jail. A slower command is stopped like the rest. */
+const ENTRY_TIMEOUT_MS = 2_000;
+
+/** Commands of one sandbox, started with jexec(8) by a helper on the host. */
+export class JexecCommands {
+  /** To the helper, which goes on with its commands for a later server. */
+  readonly connection: AgentConnection;
+  readonly #entering = new Set<Promise<unknown>>();
+  #held: PromiseWithResolvers<void> | undefined;
+
+  constructor(connection: AgentConnection) {
+    this.connection = connection;
+  }
+
+  /** @throws SandboxError as `Sandbox.spawn`; unavailable when the jail cannot be entered. */
+  async spawn(command: Command): Promise<AgentProcess> {
+    const entering = this.connection.spawn(command);
+    this.#entering.add(entering);
+    try {
+      return await entering;
+    } finally {
+      this.#entering.delete(entering);
+    }
+  }
+
+  get isHeld(): boolean {
+    return this.#held !== undefined;
+  }
+
+  async ready(): Promise<void> {
+    while (this.#held !== undefined) await this.#held.promise;
+  }
+
+  /**
+   * Holds new commands, and waits for those that are entering the jail: a command that enters while its processes are
+   * stopped would run in a paused jail.
+   */
+  async hold(): Promise<void> {
+    this.#held ??= Promise.withResolvers();
+    const entered = Promise.allSettled(this.#entering);
+    await fulfilledWithin(entered, { clock: systemClock, timeoutMs: ENTRY_TIMEOUT_MS });
+  }
+
+  release(): void {
+    this.#held?.resolve();
+    this.#held = undefined;
   }
 }

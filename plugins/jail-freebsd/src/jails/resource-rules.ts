@@ -2,11 +2,9 @@ import type { FullLimits } from "@coppice/core/backend";
 import { type Host, HostCommandError } from "../host/host.js";
 import type { JailSettings } from "../jail-freebsd-config.js";
 
-/** Resource usage of a jail, as the kernel accounts for it. */
 export interface CountedUsage {
   /** Percent of one CPU: 150 is one and a half CPUs. */
   readonly cpuPercent: number;
-  /** Resident memory of all processes. */
   readonly memoryBytes: number;
 }
 
@@ -35,7 +33,6 @@ export class ResourceRules {
     throw new HostCommandError("rctl", [], result);
   }
 
-  /** Sets the limits of a jail, or replaces them. */
   async set(name: string, { cpuCount, memoryMiB, processes }: FullLimits): Promise<void> {
     const { memoryReservation, openFiles, terminals, threads } = this.#settings;
     const amounts = {
@@ -54,7 +51,6 @@ export class ResourceRules {
     await this.#host.run("rctl", ["-a", ...rules]);
   }
 
-  /** Removes the rules of a jail. A jail without rules is fine. */
   async remove(name: string): Promise<void> {
     await this.#host.remove("rctl", ["-r", `jail:${name}`], NO_RULE);
   }

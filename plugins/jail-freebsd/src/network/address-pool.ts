@@ -8,14 +8,13 @@ const FIRST = 10;
 /** Addresses offered to the ledger in one call. */
 const AT_ONCE = 64;
 
-/** Address of one sandbox. */
 export interface Lease {
   readonly address: string;
   /** Position in the range, which names the sandbox's interfaces and anchors. */
   readonly number: number;
 }
 
-export interface AddressPoolOptions {
+interface AddressPoolOptions {
   readonly range: string;
   /** The only record of leased addresses; the pool keeps none. */
   readonly leases: NetworkLeases;
@@ -43,7 +42,6 @@ export class AddressPool {
     this.#end = size - 1;
   }
 
-  /** Address of the host, which is the gateway. */
   get gateway(): string {
     return addressOf(this.#start + 1);
   }
@@ -54,7 +52,6 @@ export class AddressPool {
     return { address: addressOf(this.#start + number), number };
   }
 
-  /** @throws SandboxError resource_exhausted, unavailable */
   async take(holder: SandboxId): Promise<Lease> {
     const count = this.#end - FIRST;
     const first = this.#next - FIRST;

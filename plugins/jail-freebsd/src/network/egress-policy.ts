@@ -2,24 +2,19 @@ import { type BlockList, isIPv4 } from "node:net";
 import { SandboxError } from "@coppice/core";
 import { ALL_TRAFFIC, addressList, type EgressRules, isAddressRange } from "@coppice/core/backend";
 
-/** Policy for the connections of one sandbox. */
 interface EgressPolicy {
   readonly blocked: readonly string[];
   readonly resolvers: readonly string[];
-  /** Maximum of states per rule. */
   readonly connections: number;
   readonly rules: EgressRules;
 }
 
 /** Matches the packets of one sandbox in a rule. */
 interface EgressTraffic {
-  /** Interface that they come in by. */
   readonly link: string;
-  /** Address of the sandbox. */
   readonly source: string;
 }
 
-/** Destination of a state. */
 interface Destination {
   readonly address: string;
   readonly port: number | undefined;
@@ -30,10 +25,8 @@ const DNS_PORT = 53;
 const INCOMING = /^\S+ \S+ ([\d.]+)(?::(\d+))?(?: \([^)]*\))? <- ([\d.]+)(?::\d+)?\s/;
 
 interface BridgeRulesOptions {
-  /** Host's end of the epair. */
   readonly link: string;
   readonly bridge: string;
-  /** Address of the sandbox. */
   readonly address: string;
   readonly policy: EgressPolicy;
 }
@@ -104,10 +97,7 @@ function policyLines({ link, source }: EgressTraffic, policy: EgressPolicy) {
   };
 }
 
-/**
- * Destinations of the connections that an address opened.
- * @param listing output of `pfctl -s states`.
- */
+/** Destinations of the connections that an address opened. @param listing output of `pfctl -s states`. */
 export function statesOf(listing: string, address: string): readonly Destination[] {
   return listing.split("\n").flatMap((line) => {
     const [, destination, port, source] = INCOMING.exec(line) ?? [];
@@ -127,10 +117,7 @@ export function destinationTest(policy: EgressPolicy): (destination: Destination
   };
 }
 
-/**
- * Refuses domain names, which pf cannot match.
- * @throws SandboxError invalid_argument
- */
+/** Refuses domain names, which pf cannot match. @throws SandboxError invalid_argument */
 export function checkEgressRules({ allowOut, denyOut }: EgressRules): void {
   const other = [...allowOut, ...denyOut].find((destination) => !isAddressRange(destination));
   if (other === undefined) return;

@@ -2,15 +2,13 @@ import { ALL_TRAFFIC, type EgressRules } from "@coppice/core/backend";
 import type { AddressPool, Lease } from "./address-pool.js";
 import { bridgeRules, destinationTest, statesOf } from "./egress-policy.js";
 import type { Host } from "../host/host.js";
-import type { HostProblem } from "../host/host-problem.js";
+import type { HostProblem } from "../host/host-facts.js";
 import type { NetworkSettings } from "../jail-freebsd-config.js";
-import { PfAnchors } from "./pf-anchors.js";
 
 interface VnetNetworksOptions {
   readonly host: Host;
   readonly settings: NetworkSettings;
   readonly addresses: AddressPool;
-  /** Identifies the installation and its epairs. */
   readonly digest: string;
 }
 
@@ -84,7 +82,6 @@ export class VnetNetworks {
     return allowOut.length > 0 || !denyOut.includes(ALL_TRAFFIC) || this.#settings.resolvers.length > 0;
   }
 
-  /** Loads the rules of a sandbox before its jail is created. @throws HostCommandError */
   async prepare(lease: Lease, rules: EgressRules): Promise<void> {
     const { link } = this.#namesOf(lease);
     const { bridge } = this.#settings;
@@ -92,7 +89,6 @@ export class VnetNetworks {
     await this.#anchors.load(link, bridgeRules({ link, bridge, address: lease.address, policy }));
   }
 
-  /** Connects a new jail whose rules are loaded. @throws HostCommandError */
   async connect(jail: string, lease: Lease): Promise<void> {
     const { bridge } = this.#settings;
     const { epair, link, inner, hardware } = this.#namesOf(lease);
@@ -156,7 +152,6 @@ export class VnetNetworks {
     return found;
   }
 
-  /** Removes interfaces and anchors without a lease. */
   async removeOthers(): Promise<void> {
     const links = (await this.#host.try("ifconfig", ["-g", this.#group])).stdout.split(/\s+/);
     for (const link of links) {
@@ -165,9 +160,8 @@ export class VnetNetworks {
         this.#host.remove("ifconfig", [link, "destroy"], MISSING),
       );
     }
-    for (const name of await this.#anchors.names()) {
+    for (const name of await this.#anchors.names())
       await this.addresses.whileFree(this.#numberOf(name), () => this.#anchors.flush(name));
-    }
   }
 
   /** Epairs with the number of an address, whoever made them. */
@@ -204,5 +198,50 @@ export class VnetNetworks {
   /** Number of the address that names an epair or anchor. */
   #numberOf(link: string): number {
     return Number(/^epair(\d+)a$/.exec(link)?.[1]) - this.#settings.firstEpair;
+  }
+}
+
+/** Anchors of pf(4) below one parent, each with the rules of one sandbox. */
+class PfAnchors {
+  readonly #host: Host;
+  readonly #parent: string;
+
+  /** @param parent name in `anchor "<parent>/*"` of pf.conf. */
+  constructor(host: Host, parent: string) {
+    this.#host = host;
+    this.#parent = parent;
+  }
+
+  async problems(): Promise<readonly HostProblem[]> {
+    const problems: HostProblem[] = [];
+    const info = await this.#host.try("pfctl", ["-s", "info"]);
+    if (!/^Status: Enabled/m.test(info.stdout))
+      problems.push({ message: "pf is not enabled", fix: "sysrc pf_enable=YES && service pf start" });
+    const shown = await this.#host.try("pfctl", ["-s", "rules"]);
+    const line = `anchor "${this.#parent}/*"`;
+    if (!shown.stdout.split("\n").some((rule) => rule.startsWith(line))) {
+      const fix = "take over config/freebsd/pf.conf, then service pf reload";
+      problems.push({ message: `pf's rules have no ${line}`, fix });
+    }
+    return problems;
+  }
+
+  /** Replaces the contents of an anchor atomically. @throws HostCommandError, with the old rules in force. */
+  async load(name: string, rules: string): Promise<void> {
+    await this.#host.run("pfctl", ["-q", "-a", `${this.#parent}/${name}`, "-f", "-"], { input: rules });
+  }
+
+  /**
+   * Removes an anchor; a missing one is fine. Its states stay. `-F all` would fail for an anchor that is missing or has
+   * no tables, where pfctl reports the error of DIOCRCLRTABLES; an empty ruleset is loaded everywhere.
+   */
+  async flush(name: string): Promise<void> {
+    await this.load(name, "");
+  }
+
+  async names(): Promise<readonly string[]> {
+    const { stdout } = await this.#host.try("pfctl", ["-a", this.#parent, "-s", "Anchors"]);
+    const start = `${this.#parent}/`;
+    return stdout.split(/\s+/).flatMap((path) => (path.startsWith(start) ? [path.slice(start.length)] : []));
   }
 }

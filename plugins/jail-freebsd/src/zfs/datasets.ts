@@ -23,20 +23,19 @@ export interface OwnedDataset {
   readonly image: string | undefined;
 }
 
-export interface KeptSnapshot {
+interface KeptSnapshot {
   /** `<dataset>@<snapshot>` */
   readonly full: string;
   /** As it was stored for the sandbox that it was taken of. */
   readonly image: string | undefined;
 }
 
-export interface CloneOptions {
+interface CloneOptions {
   /** `<dataset>@<snapshot>` */
   readonly origin: string;
   readonly mountPoint: string;
   /** Undefined for a clone that can only be read. */
   readonly refquotaMiB: number | undefined;
-  /** Stored as `coppice:<name>`. */
   readonly properties: Readonly<Record<string, string>>;
 }
 
@@ -100,17 +99,14 @@ export class Datasets {
       ]);
     } catch (error) {
       if (!(error instanceof HostCommandError)) throw error;
-      if (MISSING.test(error.stderr)) {
+      if (MISSING.test(error.stderr))
         throw new SandboxError("snapshot_not_found", `there is no snapshot ${origin}`, { cause: error });
-      }
-      if (/already exists/.test(error.stderr)) {
+      if (/already exists/.test(error.stderr))
         throw new SandboxError(REASONS.dataset_exists, `dataset ${name} already exists`, { cause: error });
-      }
       throw error;
     }
   }
 
-  /** Creates and mounts an empty dataset. @throws SandboxError already_exists */
   async create(
     name: string,
     { mountPoint, refquotaMiB }: { readonly mountPoint: string; readonly refquotaMiB: number },
@@ -123,13 +119,11 @@ export class Datasets {
     ];
     const words = ["create", ...options.flatMap((option) => ["-o", option]), this.#path(name)];
     const result = await this.#host.try("zfs", words);
-    if (/already exists/.test(result.stderr)) {
+    if (/already exists/.test(result.stderr))
       throw new SandboxError(REASONS.dataset_exists, `dataset ${name} already exists`);
-    }
     if (result.code !== 0) throw failureOf("zfs", words, result);
   }
 
-  /** True when the snapshot exists, whatever its owner. */
   async hasSnapshot(snapshot: string): Promise<boolean> {
     const { code, stderr } = await this.#host.try("zfs", ["get", "-H", "-o", "value", "type", snapshot]);
     if (code !== 0 && !MISSING.test(stderr)) throw new Error(`zfs get: ${stderr.trim()}`);
@@ -151,9 +145,8 @@ export class Datasets {
   async limit(name: string, refquotaMiB: number): Promise<void> {
     const words = ["set", `refquota=${refquotaMiB}M`, this.#path(name)];
     const result = await this.#host.try("zfs", words);
-    if (/less than current used/.test(result.stderr)) {
+    if (/less than current used/.test(result.stderr))
       throw new SandboxError("limits_below_use", "the sandbox uses more disk than that");
-    }
     if (result.code !== 0) throw failureOf("zfs", words, result);
   }
 
@@ -253,7 +246,6 @@ export class Datasets {
     return `${this.#path(name)}@${IMAGE}`;
   }
 
-  /** State of a dataset; undefined for a missing one. */
   async stateOf(name: string): Promise<string | undefined> {
     const words = ["get", "-H", "-o", "value", `${PREFIX}state`, this.#path(name)];
     const result = await this.#host.try("zfs", words);
@@ -262,7 +254,6 @@ export class Datasets {
     throw failureOf("zfs", words, result);
   }
 
-  /** Takes a snapshot. @throws SandboxError unavailable when the dataset is being destroyed. */
   async snapshot(name: string, id: SnapshotId): Promise<void> {
     const path = `${this.#path(name)}@${checkedSnapshotId(id)}`;
     const words = ["snapshot", "-o", `${PREFIX}snapshot=kept`, path];
@@ -335,9 +326,8 @@ export class Datasets {
         failures.push(error);
         return true;
       });
-    for (const { full } of this.#snapshotsIn(tree, "removed").values()) {
+    for (const { full } of this.#snapshotsIn(tree, "removed").values())
       await isGone(zfsUntilFree(this.#host, ["destroy", "-d", full], BUSY_ATTEMPTS_COLLECTING));
-    }
     const retained = this.#ownedIn(tree).filter(
       ({ name, state }) => state === "retained" || this.#unmarked.has(name),
     );
@@ -386,7 +376,7 @@ export class Datasets {
  * Retries a command of zfs while the dataset is busy. A missing dataset is fine.
  * @returns false when clones need it. @throws HostCommandError
  */
-export async function zfsUntilFree(
+async function zfsUntilFree(
   host: Host,
   words: readonly string[],
   attempts = BUSY_ATTEMPTS,

@@ -1,5 +1,5 @@
 import { randomBytes } from "node:crypto";
-import { mkdir, readdir, rm, stat, writeFile } from "node:fs/promises";
+import { mkdir, readdir, rm, writeFile } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import { SandboxError, MEBIBYTE } from "@coppice/core";
 import {
@@ -12,14 +12,13 @@ import {
   unpackFailure,
 } from "@coppice/core/backend";
 import type { Host } from "../host/host.js";
-import { isExecutable } from "../host/is-executable.js";
+import { isExecutable, isThere } from "../host/host-facts.js";
 import type { JailSettings } from "../jail-freebsd-config.js";
-import type { SandboxPaths } from "../jails/sandbox-paths.js";
+import type { SandboxPaths } from "../jails/jails.js";
 import type { Datasets } from "./datasets.js";
-import type { ImageJails } from "./image-jails.js";
-import { packFiles } from "./pack-files.js";
+import { type ImageJails, packFiles } from "./image-jails.js";
 
-export interface ImageDatasetsOptions {
+interface ImageDatasetsOptions {
   readonly host: Host;
   readonly datasets: Datasets;
   readonly jails: ImageJails;
@@ -51,7 +50,6 @@ const LISTED = /^ *(\d+) +\d+ -\S+ +(\d+) +\S+ +\S+ +(\d+) /;
 /** Root file systems of templates. Each is a dataset that has a snapshot once it is whole. */
 export class ImageDatasets {
   readonly #options: ImageDatasetsOptions;
-  /** Clones that are being packed. */
   readonly #packing = new Set<ImageId>();
 
   constructor(options: ImageDatasetsOptions) {
@@ -121,7 +119,6 @@ export class ImageDatasets {
     }
   }
 
-  /** Includes incomplete ones. */
   async list(): Promise<readonly ImageId[]> {
     const owned = await this.#options.datasets.owned(NAME, true);
     const names = owned.filter(({ state }) => state !== "retained").map(({ name }) => name);
@@ -133,16 +130,11 @@ export class ImageDatasets {
   /** Sandboxes and images that are its clones live on. */
   async remove(id: ImageId): Promise<void> {
     const place = this.#placeOf(id);
-    const isBegun = await stat(place.directory).then(
-      () => true,
-      () => false,
-    );
-    if (isBegun) await this.#options.jails.end(place);
+    if (await isThere(place.directory)) await this.#options.jails.end(place);
     await this.#options.datasets.destroy(place.name);
     await rm(place.directory, { recursive: true, force: true });
   }
 
-  /** @throws SandboxError not_found */
   async usage(id: ImageId): Promise<number> {
     const { datasets } = this.#options;
     await this.snapshotOf(id);
@@ -153,9 +145,8 @@ export class ImageDatasets {
   async snapshotOf(id: ImageId): Promise<string> {
     const { datasets } = this.#options;
     const state = await datasets.stateOf(nameOf(id));
-    if (state === undefined || state === "retained") {
+    if (state === undefined || state === "retained")
       throw new SandboxError("image_not_found", `image '${id}' not found`);
-    }
     return datasets.imageSnapshot(nameOf(id));
   }
 

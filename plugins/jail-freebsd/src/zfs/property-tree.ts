@@ -4,7 +4,7 @@ import type { Host } from "../host/host.js";
 /** Values by property, for each dataset and snapshot at or below a parent. */
 export type PropertyTree = ReadonlyMap<string, ReadonlyMap<string, string>>;
 
-export interface TreeOptions {
+interface TreeOptions {
   readonly parent: string;
   readonly properties: readonly string[];
   /** True to compare the names with those of zfs list: one that is left out would count as gone. */

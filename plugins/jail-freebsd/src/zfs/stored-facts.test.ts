@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { it } from "node:test";
-import { limitsOf, limitsText } from "./stored-facts.js";
+import { limitsOf, limitsText } from "../sandbox-root.js";
 
 it("limits are read as they were stored, and are the defaults where they were damaged", () => {
   const defaults = { cpuCount: 2, memoryMiB: 512, diskMiB: 1024, processes: 100 };

@@ -1,7 +1,7 @@
 import type { Datasets } from "./datasets.js";
 import type { CountedUsage, ResourceRules } from "../jails/resource-rules.js";
 
-export interface SandboxUsage extends CountedUsage {
+interface SandboxUsage extends CountedUsage {
   /** Bytes that its dataset refers to, including those shared with its origin. */
   readonly diskBytes: number;
 }
@@ -15,7 +15,6 @@ interface UsageSamplerOptions {
   readonly datasets: Datasets;
   /** Undefined where the kernel does no accounting: then only disks are measured. */
   readonly rules: ResourceRules | undefined;
-  /** Returns the names of all sandboxes. */
   readonly names: () => readonly string[];
 }
 

@@ -6,12 +6,10 @@ import type { Datasets } from "./datasets.js";
 import type { Host } from "../host/host.js";
 import type { NullfsMount } from "../jails/jail-conf.js";
 
-export interface VolumeDatasetsOptions {
+interface VolumeDatasetsOptions {
   readonly host: Host;
   readonly datasets: Datasets;
-  /** Directory of their mount points on the host, accessible only to root. */
   readonly directory: string;
-  /** Uid and gid of a new volume. */
   readonly owner: number;
 }
 
@@ -25,7 +23,6 @@ export class VolumeDatasets {
     this.#options = options;
   }
 
-  /** @throws SandboxError already_exists */
   async make({ id, sizeMiB }: VolumeSpec): Promise<void> {
     const { datasets, host, owner } = this.#options;
     await datasets.create(nameOf(id), { mountPoint: this.#pathOf(id), refquotaMiB: sizeMiB });
@@ -39,7 +36,6 @@ export class VolumeDatasets {
     }
   }
 
-  /** Includes half-created and half-removed volumes. */
   async list(): Promise<readonly VolumeId[]> {
     const owned = await this.#options.datasets.owned(NAME, true);
     return owned.map(({ name }) => name.slice(NAME.length));
@@ -50,7 +46,6 @@ export class VolumeDatasets {
     await rmdir(this.#pathOf(id)).catch(ignoring("ENOENT"));
   }
 
-  /** @throws SandboxError not_found */
   async usage(id: VolumeId): Promise<number> {
     const used = (await this.#options.datasets.usedBytes([nameOf(id)])).get(nameOf(id));
     if (used === undefined) throw new SandboxError("volume_not_found", `volume '${id}' not found`);
@@ -80,9 +75,8 @@ export class VolumeDatasets {
   async #makePlace(root: string, path: string): Promise<void> {
     const { host } = this.#options;
     // The path is written into jail.conf(5).
-    if (!/^(\/[A-Za-z0-9._@:+-]+)+$/.test(path)) {
+    if (!/^(\/[A-Za-z0-9._@:+-]+)+$/.test(path))
       throw new SandboxError("mounts_invalid", `'${path}' has characters that no place of a volume can have`);
-    }
     let place = (await host.run("realpath", [root])).trim();
     for (const name of path.slice(1).split("/")) {
       place = `${place}/${name}`;

@@ -7,7 +7,7 @@ import { afterEach, beforeEach, describe, it } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import { runConfined } from "./confined-program.js";
 import { type HostRun, Launcher } from "./launcher.js";
-import { launcherBinary } from "./launcher-binary.js";
+import { launcherBinary } from "./host-programs.js";
 import { reasonToSkip } from "../testing/test-backend.js";
 import { type UserNamespace, findUserNamespace } from "./user-namespace.js";
 

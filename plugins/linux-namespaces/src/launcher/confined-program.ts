@@ -6,8 +6,7 @@ import type { HostRun, Launcher } from "./launcher.js";
 import type { UserNamespace } from "./user-namespace.js";
 
 /** A program of the host that works on hostile data. */
-export interface ConfinedProgram {
-  /** Full path. */
+interface ConfinedProgram {
   readonly path: string;
   readonly args: readonly string[];
   /** Host directories that it sees, by their path in its root. */
@@ -25,13 +24,11 @@ export interface ConfinedProgram {
   }[];
   /** Numbers of the capabilities that it has in its user namespace. */
   readonly capabilities: readonly number[];
-  /** See `native/instructions.h`. */
   readonly resourceLimits: Readonly<Record<string, number>>;
 }
 
 export interface Confinement {
   readonly launcher: Launcher;
-  /** Undefined where the server is root. */
   readonly users: UserNamespace | undefined;
   /** First of its own ids on the host, where the server is root; undefined where there are none. */
   readonly firstId: number | undefined;
@@ -117,7 +114,6 @@ function instructions(
   ];
 }
 
-/** Instructions that make the system directories of this host visible. */
 async function systemDirectories(): Promise<string[]> {
   const words: string[] = [];
   for (const name of ["usr", ...SYSTEM_DIRECTORIES]) {

@@ -12,21 +12,17 @@ export function overlayLayer(index: number): string {
   return `overlay${index}`;
 }
 
-/** A sandbox whose first process is to be launched. */
 export interface LaunchedSandbox {
   readonly paths: SandboxPaths;
   readonly template: PreparedTemplate;
   readonly facts: SandboxFacts;
   readonly group: {
-    /** Directories of its control groups. */
     readonly paths: readonly string[];
     /** Control group of version 2 to start in; empty for none. */
     readonly unifiedPath: string;
     /** Files of the other groups that the first process writes itself into. */
     readonly joinFiles: readonly string[];
-    /** As `ControlGroup.shownFiles`. */
     readonly shownFiles: readonly string[] | undefined;
-    /** Files that limit the groups. */
     limitFiles(limits: SandboxFacts["limits"]): readonly GroupFile[];
   };
   readonly volumes: readonly MountedVolume[];
@@ -34,24 +30,19 @@ export interface LaunchedSandbox {
   readonly hasLayers: boolean;
 }
 
-export interface LaunchOptions {
-  /** Host path of the agent's binary. */
+interface LaunchOptions {
   readonly agent: string;
   /** Resource limits of each process: `files`, `processes`, `data` in bytes. */
   readonly resourceLimits: Readonly<Record<string, number>>;
   /** True when setuid programs may gain privileges, as `sudo` does. */
   readonly allowsSudo: boolean;
-  /** Undefined where the server is root. */
   readonly users: UserNamespace | undefined;
   readonly nameservers: readonly string[];
 }
 
-/** A volume as mounted in a sandbox. */
 export interface MountedVolume {
   readonly id: VolumeId;
-  /** Host path of its data. */
   readonly source: string;
-  /** Path inside. */
   readonly target: string;
   readonly readOnly: boolean;
   /** True where its size is held only by measuring it. */
@@ -96,27 +87,12 @@ const TERMINALS_GROUP = 5;
 
 // Root inside lacks the capabilities that most of these check, but some check only for user id 0.
 const READ_ONLY_PROC = ["sys", "sysrq-trigger", "irq", "bus", "fs", "mtrr"];
-const HIDDEN_PROC = [
-  "kcore",
-  "keys",
-  "key-users",
-  "latency_stats",
-  "timer_list",
-  "timer_stats",
-  "sched_debug",
-  "kallsyms",
-  "kpagecount",
-  "kpageflags",
-  "kpagecgroup",
-  "kmsg",
-  "vmallocinfo",
-  "slabinfo",
-  "modules",
-  "acpi",
-  "scsi",
-  "asound",
-  "driver",
-];
+const HIDDEN_PROC = `
+  kcore keys key-users latency_stats timer_list timer_stats sched_debug kallsyms kpagecount kpageflags
+  kpagecgroup kmsg vmallocinfo slabinfo modules acpi scsi asound driver
+`
+  .trim()
+  .split(/\s+/);
 
 /** Instructions that turn a forked launcher into the first process of a sandbox. */
 export function launchInstructions(sandbox: LaunchedSandbox, options: LaunchOptions): string[] {
@@ -300,7 +276,6 @@ export function directory(path: string): string[] {
   return instruction("directory", path, "755");
 }
 
-/** An instruction of `native/instructions.h` with its parameters. */
 export function instruction(name: string, ...parameters: readonly string[]): string[] {
   return [name, ...parameters];
 }

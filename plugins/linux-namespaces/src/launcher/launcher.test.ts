@@ -7,7 +7,7 @@ import { afterEach, beforeEach, describe, it } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import { agentBinary } from "@coppice/agent";
 import { Launcher } from "./launcher.js";
-import { launcherBinary } from "./launcher-binary.js";
+import { launcherBinary } from "./host-programs.js";
 import { reasonToSkip } from "../testing/test-backend.js";
 import { isAlive } from "./sandbox-record.js";
 import { findUserNamespace } from "./user-namespace.js";

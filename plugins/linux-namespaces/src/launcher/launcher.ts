@@ -31,13 +31,11 @@ export interface Init {
   readonly start: string;
 }
 
-/** Exit and output (stdout and stderr) of a program of the host. */
 export interface HostRun {
   readonly code: number;
   readonly output: string;
 }
 
-/** What to write to a file of a control group. */
 export interface GroupFile {
   readonly path: string;
   readonly text: string;
@@ -46,16 +44,14 @@ export interface GroupFile {
 }
 
 /** Files of a directory, as far as they were looked at. */
-export interface Measurement {
+interface Measurement {
   readonly bytes: number;
   /** True when names changed meanwhile: what was moved may not be counted. */
   readonly hasChanged: boolean;
 }
 
-/** What has to exist before a sandbox is launched. */
 interface Preparation {
   readonly record: { readonly path: string; readonly text: string };
-  /** Directories of control groups. */
   readonly groups: readonly string[];
   readonly files: readonly GroupFile[];
 }
@@ -290,9 +286,8 @@ export class Launcher {
     if (this.#isClosed) throw new SandboxError(REASONS.launcher_unavailable, "the launcher was closed");
     const parts = texts.map((text) => Buffer.from(text));
     const length = parts.reduce((sum, part) => sum + 4 + part.byteLength, HEADER_BYTES);
-    if (length > FRAME_LIMIT_BYTES || parts.some((part) => part.includes(0))) {
+    if (length > FRAME_LIMIT_BYTES || parts.some((part) => part.includes(0)))
       throw new SandboxError("request_invalid", `cannot ask the launcher to ${operation} that`);
-    }
     const socket = this.#running?.socket ?? this.#start();
     const number = this.#next++;
     const frame = Buffer.alloc(length);

@@ -1,7 +1,10 @@
-import { readFile } from "node:fs/promises";
-import { join } from "node:path";
+import { readFile, open } from "node:fs/promises";
+import { join, dirname } from "node:path";
+import { constants } from "node:fs";
+import type { Socket } from "node:net";
 import { SandboxError, replaceFile } from "@coppice/core/backend";
 import { z } from "zod";
+import { connectSocket } from "@coppice/agent";
 import type { Init } from "./launcher.js";
 
 const names = z.array(z.string()).readonly();
@@ -32,7 +35,6 @@ const sandboxFacts = z
     root: preparedTemplate.optional(),
     /** True while it has no processes, or is about to have none. */
     isStopped: z.boolean().optional(),
-    /** Snapshots below its layers. */
     snapshots: names.optional(),
     /** Images that its root is made of, topmost first; absent with a template. */
     images: names.optional(),
@@ -45,11 +47,9 @@ const sandboxFacts = z
       .readonly(),
     /** Size in MiB of layers in memory; undefined for layers on disk. */
     memoryLayersMiB: z.number().optional(),
-    /** Project of its files; undefined where the file system has no project quotas. */
     project: z.number().optional(),
     /** Host id of its root, where it has separate ids; undefined while it is stopped. */
     firstId: z.number().optional(),
-    /** Number of its network; undefined without egress. */
     network: z.number().optional(),
     /** True when that network has, or had, own rules. */
     isRestricted: z.boolean().optional(),
@@ -80,7 +80,6 @@ export async function writeFacts(paths: SandboxPaths, facts: SandboxFacts): Prom
   await replaceFile(paths.record, JSON.stringify(facts), { mode: 0o600 });
 }
 
-/** Returns undefined for a missing or incomplete record. */
 export async function readFacts(paths: SandboxPaths): Promise<SandboxFacts | undefined> {
   try {
     return sandboxFacts.parse(JSON.parse(await readFile(paths.record, "utf8")));
@@ -119,4 +118,14 @@ async function readIfThere(path: string): Promise<string> {
     const message = `the process of the sandbox cannot be looked up: ${code}`;
     throw new SandboxError("host_resources_exhausted", message, { cause: error });
   }
+}
+
+// Length of sun_path without its NUL.
+const LONGEST_SOCKET_PATH = 107;
+
+/** Connects to a UNIX socket whose path may exceed sun_path. */
+export async function connectAgent(path: string, signal: AbortSignal): Promise<Socket> {
+  if (Buffer.byteLength(path) <= LONGEST_SOCKET_PATH) return connectSocket(path, signal);
+  await using directory = await open(dirname(path), constants.O_RDONLY | constants.O_DIRECTORY);
+  return await connectSocket(`/proc/self/fd/${directory.fd}/${path.slice(dirname(path).length + 1)}`, signal);
 }

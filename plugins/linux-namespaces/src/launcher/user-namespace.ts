@@ -1,7 +1,8 @@
 import { readFile } from "node:fs/promises";
 import { userInfo } from "node:os";
 import { messageOf } from "@coppice/core";
-import { findHostProgram } from "./host-program.js";
+import { findHostProgram } from "./host-programs.js";
+import type { Launcher } from "./launcher.js";
 
 /** User namespace in which a server that is not root becomes root. */
 export interface UserNamespace {
@@ -20,7 +21,6 @@ interface Range {
 
 /** Covers the groups and accounts that programs expect, including `nobody`. */
 const IDS = 65_536;
-/** Covers at least `user`. */
 const MIN_IDS = 1_001;
 const USER_ID = 1_000;
 
@@ -45,7 +45,6 @@ export async function findUserNamespace(): Promise<UserNamespace | undefined> {
   }
 }
 
-/** @throws Error with what is missing. */
 async function findMapping(
   program: string,
   file: string,
@@ -71,4 +70,32 @@ function nameOf(uid: number): string {
     // The account may be in no database.
     return String(uid);
   }
+}
+
+/** Owners of a template's files as its sandboxes see them. The default is root. */
+export interface TemplateOwners {
+  /** Part of the template's digest: templates with different owners differ. */
+  readonly description: string;
+  /** False where the server's user owns every file and is called root as well. */
+  readonly hasAccounts: boolean;
+  /** True when setuid programs of the host have no effect inside. */
+  readonly needsOwnSudo: boolean;
+  /** Gives a file or directory, without its contents, to the user and group with this id. */
+  giveToUser(path: string, id: number): Promise<void>;
+}
+
+/** @param users of a server that is not root. */
+export function templateOwners(launcher: Launcher, users: UserNamespace | undefined): TemplateOwners {
+  const hasAccounts = users?.hasAccounts ?? true;
+  return {
+    description: users === undefined ? "root" : users.words.join(" "),
+    hasAccounts,
+    needsOwnSudo: users !== undefined && hasAccounts,
+    async giveToUser(path, id) {
+      if (!hasAccounts) return;
+      // Run by the launcher, which is root of the user namespace.
+      const { code, output } = await launcher.run(["chown", "-h", `${id}:${id}`, path]);
+      if (code !== 0) throw new Error(output.trim());
+    },
+  };
 }

@@ -3,7 +3,7 @@ import { basename, dirname, join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { ignoring, readAtOnce } from "@coppice/core/backend";
 import { SandboxError, MEBIBYTE } from "@coppice/core";
-import { canAccess } from "../launcher/can-access.js";
+import { canAccess } from "../launcher/host-programs.js";
 import type { GroupFile } from "../launcher/launcher.js";
 import { GroupClock } from "./group-clock.js";
 import { REASONS } from "../reasons.js";
@@ -12,7 +12,6 @@ import { REASONS } from "../reasons.js";
 export type Controller = "memory" | "cpu" | "cpuacct" | "pids" | "freezer";
 const CONTROLLERS: readonly Controller[] = ["memory", "cpu", "cpuacct", "pids", "freezer"];
 
-/** Hierarchy of one controller on this host. */
 interface Hierarchy {
   readonly version: 1 | 2;
   /** Directory for this installation's groups. */
@@ -20,11 +19,11 @@ interface Hierarchy {
 }
 
 /** Directories of one sandbox, by controller; controllers of version 2 share one. */
-export interface GroupRecord {
+interface GroupRecord {
   readonly [controller: string]: { readonly version: 1 | 2; readonly path: string };
 }
 
-export interface GroupLimits {
+interface GroupLimits {
   readonly memoryMiB: number;
   readonly cpuCount: number;
   readonly processes: number;
@@ -65,9 +64,8 @@ export class ControlGroups {
     const unified = mounts.find(({ version }) => version === 2);
     if (unified !== undefined) {
       const parent = await openUnified(unified.path, own.get("") ?? "/", name).catch(() => undefined);
-      for (const controller of parent?.controllers ?? []) {
+      for (const controller of parent?.controllers ?? [])
         found.set(controller, { version: 2, parent: parent?.path ?? "" });
-      }
     }
     for (const controller of CONTROLLERS) {
       if (found.has(controller)) continue;
@@ -83,21 +81,17 @@ export class ControlGroups {
     return new ControlGroups(found);
   }
 
-  /** Available controllers with their version. */
   get found(): ReadonlyMap<Controller, 1 | 2> {
     return new Map([...this.#hierarchies].map(([controller, { version }]) => [controller, version]));
   }
 
-  /** The groups of a sandbox, which the launcher makes. */
   of(id: string): ControlGroup {
     const record: Record<string, GroupRecord[string]> = {};
-    for (const [controller, { version, parent }] of this.#hierarchies) {
+    for (const [controller, { version, parent }] of this.#hierarchies)
       record[controller] = { version, path: join(parent, id) };
-    }
     return new ControlGroup(record);
   }
 
-  /** Removes the groups of unknown sandboxes. */
   async removeOthers(known: ReadonlySet<string>): Promise<void> {
     const parents = new Set([...this.#hierarchies.values()].map(({ parent }) => parent));
     for (const parent of parents) {
@@ -109,13 +103,11 @@ export class ControlGroups {
     }
   }
 
-  /** Removes the parent directories, if no sandbox is left. */
   async close(): Promise<void> {
     for (const { parent } of this.#hierarchies.values()) await rmdir(parent).catch(() => undefined);
   }
 }
 
-/** The control groups of one sandbox. */
 export class ControlGroup {
   readonly record: GroupRecord;
   readonly #clock: GroupClock;
@@ -157,7 +149,6 @@ export class ControlGroup {
     return freezer?.version === 1 ? join(freezer.path, "freezer.state") : undefined;
   }
 
-  /** @throws SandboxError failed_precondition when more memory is in use. */
   async limit(limits: GroupLimits): Promise<void> {
     await this.#limit(limits).catch((cause: NodeJS.ErrnoException) => {
       if (cause.code !== "EBUSY") throw cause;
@@ -337,7 +328,6 @@ async function removeGroup(path: string): Promise<void> {
 interface GroupMount {
   readonly version: 1 | 2;
   readonly path: string;
-  /** Root of the mount within its hierarchy. */
   readonly root: string;
   readonly controllers: readonly string[];
 }
@@ -405,9 +395,7 @@ async function enable(path: string, controller: string): Promise<void> {
 async function moveAside(path: string): Promise<void> {
   const aside = join(path, SUPERVISOR);
   await mkdir(aside, { recursive: true });
-  for (const pid of await membersOf(path)) {
-    await write(aside, "cgroup.procs", pid).catch(() => undefined);
-  }
+  for (const pid of await membersOf(path)) await write(aside, "cgroup.procs", pid).catch(() => undefined);
 }
 
 async function makeGroup(path: string): Promise<boolean> {

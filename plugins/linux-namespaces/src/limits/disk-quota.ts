@@ -1,8 +1,7 @@
 import { SandboxError } from "@coppice/core";
 import type { Files } from "@coppice/core/backend";
 
-export interface DiskQuotaOptions {
-  /** Bytes that the sandbox uses now. */
+interface DiskQuotaOptions {
   readonly measure: () => Promise<number>;
   readonly limitBytes: number;
   readonly maximumAgeMs: number;
@@ -72,9 +71,8 @@ export class DiskQuota {
 
   async #requireRoom(): Promise<void> {
     // Files removed since the last measurement make room.
-    if ((await this.measure()) > this.limitBytes) {
+    if ((await this.measure()) > this.limitBytes)
       throw new SandboxError("disk_full", "the disk of the sandbox is full", { shortage: "space" });
-    }
   }
 
   async #measure(): Promise<number> {
@@ -84,7 +82,6 @@ export class DiskQuota {
   }
 }
 
-/** Wraps files so that writes stay within a quota. */
 export function filesWithQuota(files: Files, quota: DiskQuota): Files {
   const writeWhole = files.writeWhole?.bind(files);
   return {

@@ -1,6 +1,5 @@
 import type { Controller } from "./control-groups.js";
 
-/** How this host enforces each limit of sandboxes. */
 export interface EnforcedLimit {
   readonly name: "memoryMiB" | "cpuCount" | "processes" | "diskMiB" | "openFiles" | "pausing";
   /** `whole` sandbox, `part` of the named resource, or not at all. */
@@ -9,8 +8,7 @@ export interface EnforcedLimit {
   readonly how: string;
 }
 
-/** Means of this host to enforce limits. */
-export interface LimitMeans {
+interface LimitMeans {
   readonly controllers: ReadonlyMap<Controller, 1 | 2>;
   /** True when processes are counted per sandbox, in its user namespace. */
   readonly countsProcesses: boolean;
@@ -19,7 +17,6 @@ export interface LimitMeans {
   readonly endsPastDisk: boolean;
 }
 
-/** Lists every limit with its enforcement. */
 export function enforcedLimits(means: LimitMeans): readonly EnforcedLimit[] {
   const { controllers, countsProcesses } = means;
   const byGroup = (controller: Controller): Omit<EnforcedLimit, "name"> | undefined => {

@@ -4,7 +4,7 @@ import { mkdir, stat } from "node:fs/promises";
 import { join } from "node:path";
 import { after, before, describe, it } from "node:test";
 import type { Sandbox } from "@coppice/core/backend";
-import { IDS_OF_SANDBOX, IdRanges } from "./id-ranges.js";
+import { IDS_OF_SANDBOX, IdRanges } from "./given-numbers.js";
 import { type SandboxFacts, readFacts, readInit, sandboxPaths } from "../launcher/sandbox-record.js";
 import { type TestBackend, openTestBackend, reasonToSkip } from "../testing/test-backend.js";
 import { makeSandbox, runScript } from "../testing/test-sandbox.js";

@@ -5,7 +5,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, before, describe, it } from "node:test";
 import type { Launcher } from "../launcher/launcher.js";
-import { ProjectQuotas } from "./project-quotas.js";
+import { ProjectQuotas } from "./given-numbers.js";
 import { type Place, testApart } from "../testing/test-apart.js";
 import { reasonToSkip } from "../testing/test-backend.js";
 

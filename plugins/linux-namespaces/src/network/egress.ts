@@ -6,16 +6,14 @@ import { ALL_TRAFFIC, type EgressRules, isAddressRange, type Service } from "@co
 import type { HostRun, Init, Launcher } from "../launcher/launcher.js";
 import type { Uplink } from "./uplink.js";
 
-export interface EgressSettings {
+interface EgressSettings {
   /** Private range for the addresses of sandboxes, an IPv4 /16: `10.213.0.0/16`. */
   readonly range: string;
-  /** IPv4 ranges that sandboxes cannot reach. */
   readonly blocked: readonly string[];
-  /** Most connections of a sandbox that the kernel tracks at one time. */
   readonly connections: number;
 }
 
-export interface EgressOptions {
+interface EgressOptions {
   readonly launcher: Launcher;
   readonly settings: EgressSettings;
   /** Digest of the installation, which names its interfaces and its table. */
@@ -38,10 +36,8 @@ const FORWARDING_MARK = `${TABLE_PREFIX}forwarding`;
 const NETWORKS = 16_320;
 /** Zones of the kernel's connection tracking; 0 is that of all who name none. */
 const ZONES = 65_535;
-/** Interval at which the uplink is checked. */
 const POLL_INTERVAL_MS = 1_000;
 
-/** Prefix of the interfaces of an installation. */
 export function interfacePrefix(digest: string): string {
   return `cp${digest.slice(0, 6)}`;
 }
@@ -74,7 +70,6 @@ export class Egress {
     this.#options = options;
   }
 
-  /** Short text: the means of egress. */
   get description(): string {
     return this.#options.uplink?.description ?? "veth and nftables, on the network of this host";
   }
@@ -137,13 +132,11 @@ export class Egress {
     throw new SandboxError("addresses_exhausted", "all networks for sandboxes are in use");
   }
 
-  /** Marks the network of an earlier server's sandbox as used. */
   reclaim(network: number, isRestricted: boolean): void {
     this.#used.add(network);
     if (isRestricted) this.#restricted.add(network);
   }
 
-  /** Frees the network, after `disconnect`. */
   release(network: number): void {
     this.#used.delete(network);
   }
@@ -160,7 +153,6 @@ export class Egress {
     else await this.#run(["nft", "-f", "-"], this.#rulesOf(network, rules));
   }
 
-  /** Connects a sandbox. */
   async connect(init: Init, network: number): Promise<void> {
     const { host, guest } = this.#addresses(network);
     const name = this.#interface(network);
@@ -204,7 +196,6 @@ route add default via ${host}
     await this.connect(init, network);
   }
 
-  /** Removes the interfaces and rules of a sandbox; missing ones are fine. */
   async disconnect(network: number): Promise<void> {
     // The kernel removes them too, some time after the last process has ended.
     await this.#tryTo(["ip", "link", "delete", this.#interface(network)]);
@@ -214,15 +205,13 @@ route add default via ${host}
     await this.#renewZone(network);
   }
 
-  /** Reads the zones that an earlier server gave. */
   async #readZones(): Promise<void> {
     const { code, output } = await this.#tryTo(["nft", "list", "table", "inet", this.#table]);
     if (code !== 0) return;
     this.#firstZone = Number(/ct original zone set (\d+)/.exec(output)?.[1] ?? this.#firstZone);
     const [, elements = ""] = /map zones \{[^}]*elements = \{([^}]*)\}/.exec(output) ?? [];
-    for (const [, name = "", zone] of elements.matchAll(/"([^"]+)" : (\d+)/g)) {
+    for (const [, name = "", zone] of elements.matchAll(/"([^"]+)" : (\d+)/g))
       this.#zones.set(Number.parseInt(name.slice(this.#prefix.length), 36), Number(zone));
-    }
   }
 
   /** Gives a network another zone: packets of connections that were in the last one reach nobody. */
@@ -246,7 +235,6 @@ add element ${table} current { "${link}" . ${next} }
     this.#zones.set(network, next);
   }
 
-  /** Removes the interfaces of ended sandboxes. */
   async removeOthers(): Promise<void> {
     const { output } = await this.#run(["ip", "-oneline", "link", "show"]);
     const known = new Set([...this.#used].map((network) => this.#interface(network)));
@@ -256,7 +244,6 @@ add element ${table} current { "${link}" . ${next} }
     }
   }
 
-  /** Tables of all installations on this host. */
   async #tables(): Promise<string[]> {
     const { output } = await this.#run(["nft", "list", "tables", "inet"]);
     return output.split(/\s+/).filter((word) => word.startsWith(TABLE_PREFIX));
@@ -402,7 +389,6 @@ table ${table} {
 `;
   }
 
-  /** Removes the rules of a network, complete or not. */
   async #unrestrict(network: number): Promise<void> {
     const { allow, deny, incoming, outgoing } = namesOf(network);
     const link = this.#interface(network);
@@ -421,7 +407,6 @@ delete set ${table} ${deny}
     this.#restricted.delete(network);
   }
 
-  /** Restarts the uplink and updates the host's addresses when they change. */
   async #maintain(uplink: Uplink): Promise<void> {
     const { signal } = this.#closing;
     try {
@@ -451,7 +436,6 @@ delete set ${table} ${deny}
     );
   }
 
-  /** @throws Error with what failed. */
   async #run(argv: readonly string[], input?: string): Promise<{ readonly output: string }> {
     const { code, output } = await this.#tryTo(argv, input);
     if (code === 0) return { output };
@@ -478,7 +462,6 @@ export function checkEgressRules({ allowOut }: EgressRules): void {
   throw new SandboxError("network_rules_invalid", text);
 }
 
-/** Arguments that run a program in the network of a sandbox. */
 function insideOf({ pid }: Init): readonly string[] {
   return ["nsenter", `--net=/proc/${pid}/ns/net`, "--"];
 }

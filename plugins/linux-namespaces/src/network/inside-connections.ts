@@ -31,7 +31,6 @@ export class InsideConnections {
     return socket;
   }
 
-  /** Destroys those that are open or being opened. */
   close(): void {
     this.#isClosed = true;
     for (const socket of this.#open) socket.destroy();

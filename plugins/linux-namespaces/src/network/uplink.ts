@@ -1,15 +1,14 @@
-import { mkdir, readFile } from "node:fs/promises";
-import { join } from "node:path";
+import { mkdir, readFile, constants } from "node:fs/promises";
+import { join, basename } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { agentBinary } from "@coppice/agent";
 import type { Init, Launcher } from "../launcher/launcher.js";
 import { isAlive, readProcess } from "../launcher/sandbox-record.js";
-import type { UplinkProgram } from "./uplink-program.js";
+import { canAccess, findHostProgram } from "../launcher/host-programs.js";
 
-export interface UplinkOptions {
+interface UplinkOptions {
   readonly launcher: Launcher;
   readonly program: UplinkProgram;
-  /** Exclusive directory for its records. */
   readonly directory: string;
   /** Private range, whose last 256 addresses it uses: `10.213.0.0/16`. */
   readonly range: string;
@@ -38,7 +37,6 @@ export class Uplink {
     return this.#isNew;
   }
 
-  /** Short text: the means of egress. */
   get description(): string {
     return `${this.#options.program.path} and nftables, in a network namespace of this user`;
   }
@@ -83,7 +81,6 @@ export class Uplink {
     }
   }
 
-  /** Arguments that run a program in the namespace. */
   inNamespace(argv: readonly string[]): readonly string[] {
     return ["nsenter", `--net=/proc/${this.#namespace.pid}/ns/net`, "--", ...argv];
   }
@@ -122,4 +119,73 @@ export class Uplink {
     const lines = log.split("\n").filter((line) => line !== "" && !line.includes("syslog"));
     return lines.slice(-LOG_LINES).join("; ");
   }
+}
+
+/** A program that relays traffic of a network namespace over its own sockets, without privileges. */
+interface UplinkProgram {
+  readonly path: string;
+  /** Arguments that give a namespace an interface with an address and a default route. */
+  arguments(link: UplinkLink): readonly string[];
+}
+
+interface UplinkLink {
+  readonly pid: number;
+  readonly name: string;
+  /** First three bytes of the addresses, as in `10.213.255`. The namespace gets `.100`, the program `.2`. */
+  readonly prefix: string;
+}
+
+const MTU = 1_500;
+const TUN = "/dev/net/tun";
+
+// Options that allow outgoing traffic alone: no port of the host is forwarded or mapped, and no address stands for the
+// host.
+const PASTA_OPTIONS = `
+  --foreground --ipv4-only --config-net --no-netns-quit --no-map-gw --tcp-ports=none --udp-ports=none
+  --tcp-ns=none --udp-ns=none --dns=none --no-dhcp --no-dhcpv6 --no-ndp --no-ra --netmask=24 --mtu=${MTU}
+`
+  .trim()
+  .split(/\s+/);
+const SLIRP_OPTIONS = `
+  --configure --disable-host-loopback --disable-dns --enable-sandbox --enable-seccomp --netns-type=path
+  --mtu=${MTU}
+`
+  .trim()
+  .split(/\s+/);
+const PROGRAMS: Readonly<Record<string, UplinkProgram["arguments"]>> = {
+  pasta: ({ pid, name, prefix }) => [
+    ...PASTA_OPTIONS,
+    `--address=${prefix}.100`,
+    `--gateway=${prefix}.2`,
+    `--ns-ifname=${name}`,
+    `--userns=/proc/${pid}/ns/user`,
+    `--netns=/proc/${pid}/ns/net`,
+  ],
+  slirp4netns: ({ pid, name, prefix }) => [
+    ...SLIRP_OPTIONS,
+    `--cidr=${prefix}.0/24`,
+    `--userns-path=/proc/${pid}/ns/user`,
+    `/proc/${pid}/ns/net`,
+    name,
+  ],
+};
+
+/**
+ * Finds the configured program, or the first that this host has.
+ * @param configured full path.
+ * @throws Error with what is missing.
+ */
+export async function findUplinkProgram(configured: string | undefined): Promise<UplinkProgram> {
+  const path = configured ?? (await findHostProgram(Object.keys(PROGRAMS)));
+  if (path === undefined || !(await canAccess(path, constants.X_OK))) {
+    throw new Error(
+      `egress: nat without root needs ${configured ?? "the program pasta or slirp4netns"}, which this host does not have`,
+    );
+  }
+  const build = PROGRAMS[basename(path)];
+  if (build === undefined) throw new Error(`egressProgram: ${path} is neither pasta nor slirp4netns`);
+  const canMakeInterfaces = await canAccess(TUN, constants.R_OK | constants.W_OK);
+  if (!canMakeInterfaces)
+    throw new Error(`egress: nat without root needs ${TUN}, which this user cannot open`);
+  return { path, arguments: build };
 }

@@ -4,7 +4,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterEach, beforeEach, describe, it } from "node:test";
 import type { Launcher } from "../launcher/launcher.js";
-import type { ProjectQuotas } from "../limits/project-quotas.js";
+import type { ProjectQuotas } from "../limits/given-numbers.js";
 import type { Chain } from "./layer-store.js";
 import { ImageStore } from "./image-store.js";
 

@@ -7,24 +7,19 @@ import { z } from "zod";
 import type { Confinement } from "../launcher/confined-program.js";
 import type { Launcher } from "../launcher/launcher.js";
 import type { UserNamespace } from "../launcher/user-namespace.js";
-import type { IdRanges } from "../limits/id-ranges.js";
-import type { ProjectQuotas } from "../limits/project-quotas.js";
+import type { IdRanges, ProjectQuotas } from "../limits/given-numbers.js";
 import { type Chain, LayerStore } from "./layer-store.js";
 import { packFiles } from "./pack-files.js";
 import { countTree, unpackLayers } from "./unpack-layers.js";
 
-export interface ImageStoreOptions {
+interface ImageStoreOptions {
   readonly directory: string;
   /** Directory for what is packed, which nobody else uses. */
   readonly packing: string;
   readonly launcher: Launcher;
-  /** Images of all sandboxes and snapshots. */
   readonly chainsInUse: () => Promise<readonly Chain[]>;
-  /** Undefined where the server is root. */
   readonly users: UserNamespace | undefined;
-  /** Undefined where sandboxes have the server's ids, or those of the host. */
   readonly ids: IdRanges | undefined;
-  /** Undefined where the file system has no project quotas. */
   readonly quotas: ProjectQuotas | undefined;
 }
 
@@ -117,7 +112,6 @@ export class ImageStore extends LayerStore<ImageFacts> {
     return [id, ...(await this.#get(id)).chain];
   }
 
-  /** Host paths of the layers of a chain. */
   lowers(chain: Chain): readonly string[] {
     return chain.map((id) => join(this.pathOf(id), FILES));
   }
@@ -139,7 +133,6 @@ export class ImageStore extends LayerStore<ImageFacts> {
     }
   }
 
-  /** @throws SandboxError not_found */
   async usage(id: ImageId): Promise<number> {
     const { launcher, quotas } = this.#options;
     const { bytes, project } = await this.#get(id);

@@ -6,15 +6,13 @@ import type { Launcher } from "../launcher/launcher.js";
 /** Ids of a store below a sandbox's files, topmost first. */
 export type Chain = readonly string[];
 
-export interface LayerStoreOptions<Facts> {
+interface LayerStoreOptions<Facts> {
   readonly directory: string;
   readonly launcher: Launcher;
-  /** Name of the files with facts. */
   readonly record: string;
   readonly schema: z.ZodType<Facts>;
   /** Chains of everything outside of the store that depends on it. */
   readonly chainsInUse: () => Promise<readonly Chain[]>;
-  /** Called when the files of a removed one are gone. */
   readonly onFreed?: (facts: Facts) => Promise<void>;
 }
 
@@ -95,7 +93,6 @@ export class LayerStore<Facts extends { readonly chain: Chain }> {
     return found.filter((facts) => facts !== undefined);
   }
 
-  /** Removes one. A missing one is fine. */
   async remove(id: string): Promise<void> {
     await this.#options.launcher.remove(`${this.pathOf(id)}${MAKING}`);
     if ((await stat(this.pathOf(id)).catch(() => undefined)) !== undefined) {
@@ -105,7 +102,6 @@ export class LayerStore<Facts extends { readonly chain: Chain }> {
     await this.collect();
   }
 
-  /** Frees removed ones without dependents. */
   collect(): Promise<void> {
     // One after the other: concurrent removals of the same tree fail.
     const collected = this.#collected.then(() => this.#collect());

@@ -4,7 +4,7 @@ import { Socket } from "node:net";
 import { join } from "node:path";
 import { SandboxError, MEBIBYTE } from "@coppice/core";
 import { type Confinement, runConfined } from "../launcher/confined-program.js";
-import { findHostProgram } from "../launcher/host-program.js";
+import { findHostProgram } from "../launcher/host-programs.js";
 import type { HostRun } from "../launcher/launcher.js";
 
 const PACKER = "tar";
@@ -48,17 +48,15 @@ export async function* packFiles(
   signal.throwIfAborted();
   const { launcher, place } = confinement;
   const path = await findHostProgram([PACKER]);
-  if (path === undefined) {
+  if (path === undefined)
     throw new SandboxError("template_unusable", `images cannot be packed: this host does not have ${PACKER}`);
-  }
   const layer = join(place, "layer");
   const output = join(place, "output");
   const left = new AbortController();
   let running: Promise<HostRun> | undefined;
   try {
-    for (const each of [place, layer, join(layer, "upper"), join(layer, "work"), output]) {
+    for (const each of [place, layer, join(layer, "upper"), join(layer, "work"), output])
       await mkdir(each, { mode: each === place ? 0o700 : 0o755 });
-    }
     // The root of the archive has the attributes of this directory.
     await utimes(join(layer, "upper"), 0, 0);
     await requireSuccess(launcher.run(["mkfifo", "--mode=600", join(output, PIPE)]));

@@ -8,18 +8,16 @@ import { type Chain, LayerStore } from "./layer-store.js";
 import { REASONS } from "../reasons.js";
 
 /** Template of sandboxes, or the image in its place. */
-export interface Origin {
+interface Origin {
   readonly template: string;
   readonly image: ImageId | undefined;
 }
 
-export interface SnapshotSource {
-  /** Directory with the layers of a sandbox. */
+interface SnapshotSource {
   readonly layers: string;
   readonly template: string;
   /** Images below its files, topmost first; none for a sandbox of a template. */
   readonly images: Chain;
-  /** Snapshots below its files. */
   readonly chain: Chain;
 }
 

@@ -12,11 +12,11 @@ import {
   unpackFailure,
 } from "@coppice/core/backend";
 import { type Confinement, runConfined } from "../launcher/confined-program.js";
-import { findHostProgram } from "../launcher/host-program.js";
+import { findHostProgram } from "../launcher/host-programs.js";
 import type { HostRun, Launcher } from "../launcher/launcher.js";
 
 /** Size of a tree. Holes of files take no bytes. */
-export interface TreeSize {
+interface TreeSize {
   readonly bytes: number;
   readonly entries: number;
 }
@@ -87,13 +87,11 @@ export async function unpackLayers(
   }
 }
 
-/** Size of a tree that no other process changes. */
 export async function countTree(launcher: Launcher, path: string): Promise<TreeSize> {
   const [bytes = 0, entries = 0] = (await launcher.disk("count", path)).split(" ").map(Number);
   return { bytes, entries };
 }
 
-/** Stops the unpacking of a tree when it has become too large. */
 async function watchTree(
   launcher: Launcher,
   { root, source }: { readonly root: string; readonly source: ImageSource },

@@ -5,16 +5,14 @@ import { type Mount, replaceFile, type VolumeId, type VolumeSpec } from "@coppic
 import { z } from "zod";
 import type { MountedVolume } from "../launcher/launch-instructions.js";
 import type { Launcher } from "../launcher/launcher.js";
-import type { ProjectQuotas } from "../limits/project-quotas.js";
-import type { TemplateOwners } from "../templates/template-owners.js";
+import type { ProjectQuotas } from "../limits/given-numbers.js";
+import type { TemplateOwners } from "../launcher/user-namespace.js";
 
-export interface VolumeStoreOptions {
+interface VolumeStoreOptions {
   readonly directory: string;
   readonly launcher: Launcher;
-  /** Undefined where the file system has no project quotas. */
   readonly quotas: ProjectQuotas | undefined;
   readonly owners: TemplateOwners;
-  /** Maximum of files scanned to measure a volume. */
   readonly scanEntries: number;
 }
 
@@ -42,7 +40,6 @@ export class VolumeStore {
     this.#options = options;
   }
 
-  /** Loads the volumes of earlier servers. */
   async open(): Promise<void> {
     await mkdir(this.#options.directory, { recursive: true, mode: 0o700 });
     for (const id of await this.list()) {
@@ -51,7 +48,6 @@ export class VolumeStore {
     }
   }
 
-  /** @throws SandboxError already_exists */
   async make({ id, sizeMiB }: VolumeSpec): Promise<void> {
     const { owners, quotas } = this.#options;
     try {
@@ -75,7 +71,6 @@ export class VolumeStore {
     }
   }
 
-  /** Includes half-created and half-removed volumes. */
   async list(): Promise<readonly VolumeId[]> {
     return readdir(this.#options.directory);
   }
@@ -89,7 +84,6 @@ export class VolumeStore {
     await launcher.remove(this.#path(id));
   }
 
-  /** @throws SandboxError not_found */
   async usage(id: VolumeId): Promise<number> {
     const { launcher, quotas, scanEntries } = this.#options;
     const { project } = await this.#get(id);
@@ -109,7 +103,6 @@ export class VolumeStore {
     await this.#write(id, { ...(await this.#get(id)), isClosed: true });
   }
 
-  /** @throws SandboxError not_found */
   async mounted({ volume, path, readOnly }: Mount): Promise<MountedVolume> {
     const { isClosed = false, project } = await this.#get(volume);
     const isReadOnly = readOnly || isClosed;
@@ -120,9 +113,8 @@ export class VolumeStore {
   async #get(id: VolumeId): Promise<VolumeFacts> {
     const facts = await this.#read(id);
     const data = await stat(this.#dataOf(id)).catch(() => undefined);
-    if (facts === undefined || data === undefined) {
+    if (facts === undefined || data === undefined)
       throw new SandboxError("volume_not_found", `volume '${id}' not found`);
-    }
     return facts;
   }
 

@@ -14,9 +14,8 @@ import { dirname, join } from "node:path";
 import { DEFAULT_PATH } from "@coppice/core/backend";
 import { SYSTEM_DIRECTORIES } from "../launcher/confined-program.js";
 import type { HostPython } from "./host-python.js";
-import { refusePackageManagers } from "./package-managers.js";
 import type { PreparedTemplate } from "../launcher/sandbox-record.js";
-import type { TemplateOwners } from "./template-owners.js";
+import type { TemplateOwners } from "../launcher/user-namespace.js";
 
 type Bind = PreparedTemplate["binds"][number];
 
@@ -32,46 +31,15 @@ const LOCAL = "/usr/local";
 
 // Files of the host's /etc that programs of its /usr need. None is secret; files that are not world-readable are left
 // out anyway.
-const HOST_CONFIGURATION = [
-  "alternatives",
-  "ca-certificates",
-  "ca-certificates.conf",
-  "chromium.d",
-  "crypto-policies",
-  "debian_version",
-  "fonts",
-  "gai.conf",
-  "host.conf",
-  "inputrc",
-  "java-11-openjdk",
-  "java-17-openjdk",
-  "java-21-openjdk",
-  "ld.so.cache",
-  "ld.so.conf",
-  "ld.so.conf.d",
-  "locale.alias",
-  "localtime",
-  "login.defs",
-  "lsb-release",
-  "magic",
-  "magic.mime",
-  "mime.types",
-  "networks",
-  "os-release",
-  "perl",
-  "pki/ca-trust/extracted",
-  "pki/tls/certs",
-  "pki/tls/openssl.cnf",
-  "protocols",
-  "rpc",
-  "security",
-  "services",
-  "shells",
-  "ssl/certs",
-  "ssl/openssl.cnf",
-  "terminfo",
-  "timezone",
-];
+const HOST_CONFIGURATION = `
+  alternatives ca-certificates ca-certificates.conf chromium.d crypto-policies debian_version fonts
+  gai.conf host.conf inputrc java-11-openjdk java-17-openjdk java-21-openjdk ld.so.cache ld.so.conf
+  ld.so.conf.d locale.alias localtime login.defs lsb-release magic magic.mime mime.types networks
+  os-release perl pki/ca-trust/extracted pki/tls/certs pki/tls/openssl.cnf protocols rpc security services
+  shells ssl/certs ssl/openssl.cnf terminfo timezone
+`
+  .trim()
+  .split(/\s+/);
 
 const LOCAL_SUDO = "usr/local/lib/sudo";
 const LOCAL_DIRECTORIES = ["bin", "etc", "games", "include", "lib", "sbin", "share", "src"];
@@ -151,7 +119,6 @@ done
 unset script
 `;
 
-/** Path below /etc, contents, permission bits. */
 const FILES: readonly (readonly [path: string, text: string, mode: number])[] = [
   ["group", GROUP, 0o644],
   ["shadow", SHADOW, 0o600],
@@ -168,9 +135,8 @@ const FILES: readonly (readonly [path: string, text: string, mode: number])[] = 
   ["environment", "", 0o644],
 ];
 
-export interface BaseTemplateOptions {
+interface BaseTemplateOptions {
   readonly name: string;
-  /** Directory on the host for templates. */
   readonly parent: string;
   /** A Python with ipykernel, which becomes the sandbox's `python3`. */
   readonly python?: HostPython | undefined;
@@ -228,7 +194,6 @@ async function digestOf({ python, node, owners }: BaseTemplateOptions): Promise<
   return createHash("sha256").update(JSON.stringify(parts)).digest("hex").slice(0, 16);
 }
 
-/** Returns the system directories that are no links into /usr. */
 async function systemDirectories(): Promise<Bind[]> {
   const binds: Bind[] = [{ target: "/usr", source: "/usr" }];
   for (const name of SYSTEM_DIRECTORIES) {
@@ -393,4 +358,35 @@ async function exists(path: string): Promise<boolean> {
     () => true,
     () => false,
   );
+}
+
+/** Of Linux distributions, as far as they change the /usr that they are in. */
+const NAMES = ["apt-get", "apt", "dnf", "microdnf", "yum", "zypper", "apk", "pacman"];
+
+/** Stands for a package manager of the host: its own words would be of lock files and of a root who is none. */
+const REFUSING = `#!/bin/sh
+name=\${0##*/}
+for word; do
+  case $word in
+  install | reinstall | update | upgrade | full-upgrade | dist-upgrade | remove | purge | autoremove | add | del | -S*)
+    {
+      echo "$name: no packages can be installed in this sandbox: it is made of the server's own /usr, which is read-only."
+      echo "$name: The server may still be building this template: a sandbox that is created when it is ready has packages."
+      echo "$name: Otherwise build a template of your own (Template.build of the SDK), or ask the server's operator for one."
+    } >&2
+    exit 100
+    ;;
+  esac
+done
+exec "/usr/bin/$name" "$@"
+`;
+
+/** Makes the package managers of this host say why they do not work, in a directory before theirs in PATH. */
+async function refusePackageManagers(directory: string): Promise<void> {
+  for (const name of NAMES) {
+    const found = await lstat(`/usr/bin/${name}`).catch(() => undefined);
+    if (found === undefined) continue;
+    await writeFile(join(directory, name), REFUSING);
+    await chmod(join(directory, name), 0o755);
+  }
 }

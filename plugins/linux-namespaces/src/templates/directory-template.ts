@@ -3,20 +3,18 @@ import { chmod, copyFile, lstat, mkdir, readFile, rename, stat, writeFile } from
 import { join } from "node:path";
 import { messageOf } from "@coppice/core";
 import type { PreparedTemplate } from "../launcher/sandbox-record.js";
-import type { TemplateOwners } from "./template-owners.js";
+import type { TemplateOwners } from "../launcher/user-namespace.js";
 
-export interface DirectoryTemplateOptions {
+interface DirectoryTemplateOptions {
   readonly name: string;
   /** A root file system on the host: `/etc/passwd`, `/usr` and the rest. Never changed. */
   readonly directory: string;
-  /** Directory on the host for templates. */
   readonly parent: string;
   readonly user: string;
   readonly owners: TemplateOwners;
 }
 
 const USER_ID = 1000;
-/** Directories that a sandbox needs or mounts on. */
 const DIRECTORIES = [
   ["dev", 0o755],
   ["etc", 0o755],

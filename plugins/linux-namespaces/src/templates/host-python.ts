@@ -1,7 +1,6 @@
 import { z } from "zod";
 import type { Launcher } from "../launcher/launcher.js";
 
-/** An interpreter of this host with the directories that it needs. */
 const hostPython = z
   .object({
     /** Two numbers: `3.12`. */
@@ -9,7 +8,6 @@ const hostPython = z
     isVenv: z.boolean(),
     /** Directory of the interpreter itself and its standard library. */
     basePrefix: z.string().startsWith("/"),
-    /** Directory of its installed packages. */
     packages: z.string().startsWith("/"),
   })
   .readonly();

@@ -7,17 +7,14 @@ import { type HostPython, inspectPython } from "./host-python.js";
 import type { Launcher } from "../launcher/launcher.js";
 import type { LinuxNamespacesSettings } from "../linux-namespaces-config.js";
 import type { PreparedTemplate } from "../launcher/sandbox-record.js";
-import { type TemplateOwners, templateOwners } from "./template-owners.js";
-import type { UserNamespace } from "../launcher/user-namespace.js";
+import { type TemplateOwners, templateOwners, type UserNamespace } from "../launcher/user-namespace.js";
 
 type TemplateSettings = LinuxNamespacesSettings["templates"][string];
 
-export interface TemplatesOptions {
-  /** Directory on the host for templates. */
+interface TemplatesOptions {
   readonly parent: string;
   readonly settings: LinuxNamespacesSettings;
   readonly launcher: Launcher;
-  /** Undefined for a server that is root. */
   readonly users: UserNamespace | undefined;
 }
 
@@ -25,7 +22,6 @@ const BASE_USER = "user";
 /** Name of a template and a digest of its sources. */
 const DIRECTORY = /^(.+)-[0-9a-f]{16}$/;
 
-/** Settings of all templates: two built-in ones, and those of the configuration, which may replace them. */
 export function templateSettings({
   python,
   node,
@@ -38,7 +34,6 @@ export function templateSettings({
   };
 }
 
-/** Errors of the directories that the configuration names as root file systems. */
 export async function wrongDirectories(templates: LinuxNamespacesSettings["templates"]): Promise<string[]> {
   const wrong: string[] = [];
   for (const [name, settings] of Object.entries(templates)) {
@@ -48,7 +43,6 @@ export async function wrongDirectories(templates: LinuxNamespacesSettings["templ
   return wrong;
 }
 
-/** Templates of this backend, each built once. */
 export class Templates {
   readonly #options: TemplatesOptions;
   readonly #settings: ReadonlyMap<string, TemplateSettings>;
@@ -70,9 +64,8 @@ export class Templates {
   /** @throws SandboxError not_found, failed_precondition when this host lacks something that it needs. */
   async get(name: string): Promise<PreparedTemplate> {
     const settings = this.#settings.get(name);
-    if (settings === undefined) {
+    if (settings === undefined)
       throw new SandboxError("template_not_found", `linux-namespaces has no template '${name}'`);
-    }
     const preparing = this.#prepared.get(name) ?? this.#make(name, settings);
     this.#prepared.set(name, preparing);
     try {
@@ -83,7 +76,6 @@ export class Templates {
     }
   }
 
-  /** Default account of a template's sandboxes. */
   userOf(name: string): string {
     const settings = this.#settings.get(name);
     return settings?.kind === "directory" ? settings.user : BASE_USER;

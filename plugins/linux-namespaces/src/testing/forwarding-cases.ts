@@ -6,7 +6,7 @@ import { join } from "node:path";
 import { after, before, it } from "node:test";
 import type { Logger } from "@coppice/core";
 import { Egress } from "../network/egress.js";
-import { launcherBinary } from "../launcher/launcher-binary.js";
+import { launcherBinary } from "../launcher/host-programs.js";
 import { Launcher } from "../launcher/launcher.js";
 
 const FORWARDING = "/proc/sys/net/ipv4/ip_forward";

@@ -2,7 +2,7 @@ import { execFileSync, spawnSync } from "node:child_process";
 import { chown, mkdir, mkdtemp, readFile, readdir, rm, rmdir, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { launcherBinary } from "../launcher/launcher-binary.js";
+import { launcherBinary } from "../launcher/host-programs.js";
 import { COMPILED, type Place } from "./test-apart.js";
 
 /** Files of a delegated group that its user must be able to write. */

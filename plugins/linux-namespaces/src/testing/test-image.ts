@@ -4,7 +4,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import type { ImageId, ImageSource, Sandbox, SandboxBackend } from "@coppice/core/backend";
 import { type ImageLayoutOptions, type TarEntry, writeImageLayout } from "@coppice/core/testing";
-import { findHostProgram } from "../launcher/host-program.js";
+import { findHostProgram } from "../launcher/host-programs.js";
 import { UNPACKER } from "../storage/unpack-layers.js";
 import { makeSandbox } from "./test-sandbox.js";
 

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { it } from "node:test";
-import { currentOwner, isGone } from "./owner.js";
+import { currentOwner, isGone } from "./sandbox-directory.js";
 
 it("an owner is gone when another process has its pid, and never when it is on another host", async () => {
   const own = await currentOwner();

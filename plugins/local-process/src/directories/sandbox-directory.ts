@@ -1,12 +1,14 @@
-import { chmod, lstat, mkdir, mkdtemp, readdir, realpath } from "node:fs/promises";
+import { chmod, lstat, mkdir, mkdtemp, readdir, realpath, readFile } from "node:fs/promises";
 import { dirname, join } from "node:path";
-import { type Owner, isGone } from "./owner.js";
+import { execFile } from "node:child_process";
+import { createHash } from "node:crypto";
+import { readlinkSync } from "node:fs";
+import { hostname } from "node:os";
+import { promisify } from "node:util";
 import { removeTree } from "../files/remove-tree.js";
 import { makeDirectory } from "../files/walk.js";
 
-/** Directories of a sandbox on this host. */
 export interface SandboxDirectory {
-  /** Contains the others. */
   readonly path: string;
   readonly root: string;
   /** For incomplete files and trees being removed; invisible in the sandbox. */
@@ -19,14 +21,12 @@ const INITIAL_DIRECTORIES = ["home/user", "root", SHARED_DIRECTORY];
 /** Its owner is part of the name, so that a crash at any moment leaves an attributable directory. */
 const NAME = /^coppice-.+-([0-9a-f]{4}\.\d+\.[0-9a-f]{8})-\w{6}$/;
 
-export interface NewSandboxDirectory {
-  /** Directory on the host in which it is created. */
+interface NewSandboxDirectory {
   readonly parent: string;
   readonly id: string;
   readonly owner: Owner;
 }
 
-/** Creates the directories of a sandbox, or none. */
 export async function makeSandboxDirectory(
   options: NewSandboxDirectory,
   signal: AbortSignal,
@@ -50,7 +50,6 @@ export async function makeSandboxDirectory(
   }
 }
 
-/** Directories of servers that have ended. */
 export async function abandonedDirectories(parent: string): Promise<readonly string[]> {
   const abandoned: string[] = [];
   const resolved = await realpath(parent);
@@ -69,15 +68,58 @@ async function isOurs(path: string): Promise<boolean> {
   return stats !== undefined && stats.isDirectory() && stats.uid === process.getuid?.();
 }
 
-/** Returns the paths of an existing directory. */
 export function sandboxDirectoryAt(path: string): SandboxDirectory {
   return { path, root: join(path, "root"), stage: join(path, "stage") };
 }
 
-/** Removes a sandbox directory, also a half-created or half-removed one. */
 export async function removeSandboxDirectory(path: string): Promise<void> {
   const { root, stage } = sandboxDirectoryAt(path);
   await removeTree(root, stage);
   // The remaining tree is shallow: of `root`, only the parts that were moved to the stage are left.
   await removeTree(path, dirname(path));
+}
+
+const run = promisify(execFile);
+
+/**
+ * Server process that owns a directory, as `<host>.<pid>.<start>`: short enough for a directory's name, and different
+ * for a later process with the same pid.
+ */
+export type Owner = string;
+
+export async function currentOwner(): Promise<Owner> {
+  return `${thisHost()}.${process.pid}.${await startOf(process.pid)}`;
+}
+
+/**
+ * True for a process of this host that has ended. An owner on another host, with which the directory may be shared,
+ * cannot be checked and is never gone.
+ */
+export async function isGone(owner: Owner): Promise<boolean> {
+  const [host, pid, start] = owner.split(".");
+  return host === thisHost() && start !== (await startOf(Number(pid)));
+}
+
+/** Identifies the scope of pids: containers of one host may share a directory but have separate pids. */
+function thisHost(): string {
+  const processes = process.platform === "linux" ? readlinkSync("/proc/self/ns/pid") : "";
+  return digest(hostname() + processes).slice(0, 4);
+}
+
+/** Start time of a process as a digest; undefined when there is none. */
+async function startOf(pid: number): Promise<string | undefined> {
+  try {
+    if (process.platform !== "linux")
+      return digest((await run("ps", ["-o", "lstart=", "-p", String(pid)])).stdout);
+    const stat = await readFile(`/proc/${pid}/stat`, "latin1");
+    // The program's name is in parentheses and may contain any character; the 20th field after it is the start.
+    const ticks = stat.slice(stat.lastIndexOf(")") + 2).split(" ")[19];
+    return digest(`${await readFile("/proc/sys/kernel/random/boot_id", "latin1")}${ticks}`);
+  } catch {
+    return undefined;
+  }
+}
+
+function digest(text: string): string {
+  return createHash("sha256").update(text.trim()).digest("hex").slice(0, 8);
 }

@@ -27,12 +27,10 @@ import {
   type WriteOptions,
   fileSystemError,
 } from "@coppice/core/backend";
-import { AgentReads, type Lead } from "./agent-reads.js";
+import { AgentReads, type Lead, TreeAgent } from "./tree-agent.js";
 import { describeEntry } from "./describe-entry.js";
-import { fileError } from "./file-error.js";
-import { removeTree } from "./remove-tree.js";
-import { TreeAgent } from "./tree-agent.js";
 import {
+  fileError,
   CAN_HOLD,
   type Held,
   type Place,
@@ -46,6 +44,7 @@ import {
   openHeld,
   openHeldSync,
 } from "./walk.js";
+import { removeTree } from "./remove-tree.js";
 
 const CHUNK_BYTES = 131_072;
 /** Bytes of a large upload that wait while others are written. */
@@ -54,13 +53,11 @@ const NEW_FILE_MODE = 0o644;
 /** Entries listed before other work gets its turn, which takes about 3 ms. */
 const ENTRIES_PER_TURN = 128;
 
-export interface LocalFilesOptions {
+interface LocalFilesOptions {
   readonly tree: Tree;
-  /** Host path of the tree. */
   readonly root: string;
   /** Host path of a directory on the same file system, invisible in the sandbox. */
   readonly stage: string;
-  /** Bodies up to this size are written in place at once. */
   readonly writeInPlaceLimit: number;
   /** The agent program, which watches directories; undefined without watches. */
   readonly agentBinary: string | undefined;
@@ -120,9 +117,8 @@ export class LocalFiles implements Files {
         return;
       }
       using place = this.#find(path, { follow: true });
-      if (!place.entry.stats.isDirectory()) {
+      if (!place.entry.stats.isDirectory())
         throw new SandboxError("path_is_file", `path is not a directory: ${path}`);
-      }
       yield* this.#entries(place.entry, { path, depth, turn });
     } catch (error) {
       throw fileError(error, "lstat", path);
@@ -167,12 +163,10 @@ export class LocalFiles implements Files {
     try {
       if (await this.#changed(path, (agent, to) => agent.makeDir(to))) return await this.#describe(path);
       using place = this.#resolve(path, { follow: true, makeParents: true });
-      if (place.entry?.stats.isDirectory()) {
+      if (place.entry?.stats.isDirectory())
         throw new SandboxError("path_exists", `directory already exists: ${path}`);
-      }
-      if (place.entry !== undefined) {
+      if (place.entry !== undefined)
         throw new SandboxError("path_is_file", `path already exists but it is not a directory: ${path}`);
-      }
       makeDirectory(place.path);
     } catch (error) {
       throw await this.#changeError(error, "mkdir", path);
@@ -185,9 +179,8 @@ export class LocalFiles implements Files {
   async move(source: string, destination: string): Promise<FileInfo> {
     try {
       using from = this.#find(source, { follow: false });
-      if (await this.#changed(destination, (agent, to) => agent.move(from.resolved, to), { follow: false })) {
+      if (await this.#changed(destination, (agent, to) => agent.move(from.resolved, to), { follow: false }))
         return await this.#describe(destination);
-      }
       using to = this.#resolve(destination, { follow: false, makeParents: true });
       renameSync(from.path, to.path);
     } catch (error) {
@@ -201,9 +194,8 @@ export class LocalFiles implements Files {
   async remove(path: string): Promise<void> {
     try {
       using place = this.#resolve(path, { follow: false });
-      if (place.resolved === "/") {
+      if (place.resolved === "/")
         throw new SandboxError("root_not_removable", "the root directory cannot be removed");
-      }
       if (await this.#changed(path, (agent, at) => agent.remove(at), { follow: false })) return;
       if (place.entry !== undefined) await removeTree(place.path, this.#options.stage);
     } catch (error) {
@@ -217,9 +209,8 @@ export class LocalFiles implements Files {
   async hostPath(path: string): Promise<string> {
     try {
       using place = this.#find(path, { follow: true });
-      if (!place.entry.stats.isDirectory()) {
+      if (!place.entry.stats.isDirectory())
         throw new SandboxError("path_is_file", `path ${path} not a directory`);
-      }
       return place.resolved === "/" ? this.#options.root : `${this.#options.root}${place.resolved}`;
     } catch (error) {
       throw fileError(error, "lstat", path);
@@ -302,9 +293,8 @@ export class LocalFiles implements Files {
   /** As `fileError`, for changes that may have run out of space at the path. */
   async #changeError(error: unknown, operation: string, path: string): Promise<unknown> {
     const errno = codeOf(error);
-    if ((errno === "ENOSPC" || errno === "EDQUOT") && (await this.#lacksInodes(path))) {
+    if ((errno === "ENOSPC" || errno === "EDQUOT") && (await this.#lacksInodes(path)))
       return fileSystemError({ errno, operation, path, lacksInodes: true, cause: error });
-    }
     return fileError(error, operation, path);
   }
 
@@ -330,9 +320,8 @@ export class LocalFiles implements Files {
       if (held === undefined) continue;
       const entryPath = `${path === "/" ? "" : path.replace(/\/+$/, "")}/${bytes.toString()}`;
       yield describeEntry(this.#options.tree, held, entryPath);
-      if (depth > 1 && held.stats.isDirectory()) {
+      if (depth > 1 && held.stats.isDirectory())
         yield* this.#entries(held, { path: entryPath, depth: depth - 1, turn });
-      }
     }
   }
 
@@ -506,9 +495,8 @@ function openForOverwriting(entry: Held): number {
 }
 
 function writeAll(descriptor: number, body: Uint8Array): void {
-  for (let written = 0; written < body.byteLength;) {
+  for (let written = 0; written < body.byteLength;)
     written += writeSync(descriptor, body, written, body.byteLength - written, written);
-  }
 }
 
 /** Replaces the content of a file. Restores the old one when there is no space. */

@@ -47,9 +47,8 @@ async function empty(directory: Held, spill: string, level: number): Promise<voi
     names.map(({ name }) => Buffer.concat([Buffer.from(`${directory.path}/`), Buffer.from(name, "latin1")]));
   const files = paths(entries.filter((entry) => !entry.isDirectory()));
   while (files.length > 0) await Promise.all(files.splice(0, AT_ONCE).map(removeFile));
-  for (const path of paths(entries.filter((entry) => entry.isDirectory()))) {
+  for (const path of paths(entries.filter((entry) => entry.isDirectory())))
     await removeEntry(path, spill, level + 1);
-  }
 }
 
 async function removeFile(path: string | Buffer): Promise<void> {

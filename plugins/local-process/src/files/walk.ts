@@ -11,6 +11,7 @@ import {
   type Stats,
 } from "node:fs";
 import { type FileHandle, open } from "node:fs/promises";
+import { SandboxError, fileSystemError } from "@coppice/core/backend";
 
 /** Of Linux; Node has no constant for it. Opens any entry for inspection, without side effects. */
 const O_PATH = 0o10000000;
@@ -19,7 +20,6 @@ const LARGE_BYTES = 16 * 2 ** 20;
 const LINKS_LIMIT = 255;
 /** Maximum of path components, links included: bounds the time of one walk. */
 const STEPS_LIMIT = 2_048;
-/** Limit of the kernel, in bytes. */
 const PATH_LIMIT = 4_096;
 /** False where a path can be replaced by a link while it is used. */
 export const CAN_HOLD = process.platform === "linux";
@@ -44,7 +44,6 @@ export class WalkError extends Error {
 export interface Held extends Disposable {
   /** On the host. Stands for the entry in every call but unlink, rmdir and rename. */
   readonly path: string;
-  /** Result of lstat. */
   readonly stats: Stats;
 }
 
@@ -98,7 +97,6 @@ function reopening(): number {
 export interface Place extends Disposable {
   /** Host path of the entry, through the held directory. */
   readonly path: string;
-  /** Undefined for a free name. */
   readonly entry: Held | undefined;
   /** Path inside the sandbox, without links. */
   readonly resolved: string;
@@ -187,9 +185,7 @@ export class Tree implements Disposable {
           pending.push(name);
           continue;
         }
-        if (target.startsWith("/")) {
-          for (const step of above.splice(0)) step.held[Symbol.dispose]();
-        }
+        if (target.startsWith("/")) for (const step of above.splice(0)) step.held[Symbol.dispose]();
         pending.push(...this.#components(target).reverse());
         continue;
       }
@@ -262,7 +258,26 @@ function readLink(path: string): string | undefined {
   }
 }
 
-/** Errno of an error of `node:fs` or of a walk. */
 export function codeOf(error: unknown): string | undefined {
   return error instanceof Error && "code" in error ? String(error.code) : undefined;
+}
+
+/**
+ * Translates a failed call for the client, with the message of envd: `lstat /x: no such file or directory`. Returns
+ * errors without an errno, such as those of an upload's source, unchanged.
+ */
+export function fileError(error: unknown, operation: string, path: string): unknown {
+  if (error instanceof SandboxError) return error;
+  const code = codeOf(error);
+  if (code === undefined) return error;
+  if (code === "ENOTDIR" && error instanceof WalkError && error.at !== path)
+    return new SandboxError("path_is_file", `path is a file: ${error.at}`, { cause: error });
+  return fileSystemError({ errno: code, operation, path, cause: error }) ?? error;
+}
+
+/** Error with the client's path instead of the one that was used for it. */
+export function asAsked(error: unknown, used: string, path: string): unknown {
+  if (used === path || used === "/") return error;
+  if (!(error instanceof SandboxError) || !error.message.includes(used)) return error;
+  return new SandboxError(error, error.message.replaceAll(used, path), { cause: error });
 }

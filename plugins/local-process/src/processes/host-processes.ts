@@ -2,6 +2,7 @@ import { execFile } from "node:child_process";
 import { readFile, readdir, readlink } from "node:fs/promises";
 import { setTimeout as sleep } from "node:timers/promises";
 import { promisify } from "node:util";
+import { dirname } from "node:path";
 import { SandboxError } from "@coppice/core";
 
 const run = promisify(execFile);
@@ -20,16 +21,14 @@ export async function findProcesses(root: string): Promise<readonly number[]> {
 }
 
 /** What tells the sandbox of a process; empty where the process hides it. */
-export interface ProcessTraces {
+interface ProcessTraces {
   readonly pid: number;
-  /** Value of `ROOT_VARIABLE`. */
   readonly root: string;
-  /** Working directory. */
   readonly cwd: string;
 }
 
 /** Reads the traces of all processes of a Linux host but this one. */
-export async function readTraces(): Promise<readonly ProcessTraces[]> {
+async function readTraces(): Promise<readonly ProcessTraces[]> {
   const pids = (await readdir("/proc")).map(Number).filter((pid) => pid > 0 && pid !== process.pid);
   const traces: ProcessTraces[] = [];
   while (pids.length > 0) traces.push(...(await Promise.all(pids.splice(0, AT_ONCE).map(tracesOf))));
@@ -65,7 +64,6 @@ async function findByEnvironment(root: string): Promise<readonly number[]> {
     .map((line) => Number.parseInt(line, 10));
 }
 
-/** Lines of ps(1), with these columns. */
 export async function ps(columns: readonly string[], ...selection: readonly string[]): Promise<string[]> {
   // FreeBSD's takes all that follows an equals sign in a word for the header of that column.
   const words = [...selection, ...columns.flatMap((column) => ["-o", `${column}=`])];
@@ -92,9 +90,8 @@ export async function killProcesses(root: string, timeoutMs: number): Promise<vo
   for (let pauseMs = 1; ; pauseMs = Math.min(pauseMs * 2, 50)) {
     const pids = await findProcesses(root);
     if (pids.length === 0) return;
-    if (performance.now() - startedAtMs > timeoutMs) {
+    if (performance.now() - startedAtMs > timeoutMs)
       throw new SandboxError("internal_error", `processes ${pids.join(", ")} do not end`);
-    }
     for (const pid of pids) {
       try {
         process.kill(pid, "SIGKILL");
@@ -104,4 +101,42 @@ export async function killProcesses(root: string, timeoutMs: number): Promise<vo
     }
     await sleep(pauseMs);
   }
+}
+
+/** Age up to which one look serves all who ask: a round of samples asks for each sandbox. */
+const MAX_AGE_MS = 1_000;
+
+interface Look {
+  readonly atMs: number;
+  /** By every directory that a process may belong to. */
+  readonly found: Promise<ReadonlyMap<string, readonly number[]>>;
+}
+
+/** Processes of many sandboxes, found in one pass over those of the host. */
+export class ProcessCensus {
+  #last: Look | undefined;
+
+  /** Processes of a sandbox, as `findProcesses`, a second ago or later. @param sinceMs not before this time. */
+  async of(root: string, sinceMs: number): Promise<readonly number[]> {
+    // Elsewhere a program of the host looks for one sandbox.
+    if (process.platform !== "linux") return findProcesses(root);
+    const nowMs = performance.now();
+    const oldestMs = Math.max(sinceMs, nowMs - MAX_AGE_MS);
+    if (this.#last === undefined || this.#last.atMs < oldestMs) this.#last = { atMs: nowMs, found: look() };
+    return (await this.#last.found).get(root) ?? [];
+  }
+}
+
+async function look(): Promise<ReadonlyMap<string, readonly number[]>> {
+  const found = new Map<string, number[]>();
+  for (const { pid, root, cwd } of await readTraces()) {
+    const roots = new Set([root]);
+    for (let path = cwd; path.length > 1; path = dirname(path)) roots.add(path);
+    for (const each of roots) {
+      const pids = found.get(each);
+      if (pids === undefined) found.set(each, [pid]);
+      else pids.push(pid);
+    }
+  }
+  return found;
 }

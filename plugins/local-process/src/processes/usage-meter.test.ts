@@ -6,8 +6,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { it } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
-import { ROOT_VARIABLE } from "./host-processes.js";
-import { ProcessCensus } from "./process-census.js";
+import { ROOT_VARIABLE, ProcessCensus } from "./host-processes.js";
 import { UsageMeter } from "./usage-meter.js";
 
 const MIB = 2 ** 20;

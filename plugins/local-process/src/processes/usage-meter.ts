@@ -2,8 +2,7 @@ import { lstat, readdir, statfs } from "node:fs/promises";
 import { availableParallelism, totalmem } from "node:os";
 import { join } from "node:path";
 import { readAtOnce, type Stats } from "@coppice/core/backend";
-import { ps } from "./host-processes.js";
-import type { ProcessCensus } from "./process-census.js";
+import { ps, type ProcessCensus } from "./host-processes.js";
 
 /** Unit of CPU times in Linux's /proc, independent of the kernel's tick. */
 const TICKS_PER_SECOND = 100;
@@ -20,7 +19,7 @@ interface Sample {
   readonly cpuSeconds: ReadonlyMap<number, number>;
 }
 
-export interface UsageMeterOptions {
+interface UsageMeterOptions {
   readonly root: string;
   /** Maximum of files scanned; the result is a lower bound for a larger sandbox. */
   readonly diskScanEntries: number;
@@ -29,7 +28,6 @@ export interface UsageMeterOptions {
   readonly changes: () => number;
 }
 
-/** Files as of one measurement. */
 interface Disk extends Pick<Stats, "diskUsedBytes" | "diskTotalBytes"> {
   readonly atMs: number;
   readonly changes: number;
@@ -41,7 +39,6 @@ const MAX_DISK_AGE_MS = 60_000;
 /** Sums the resource usage of one sandbox's processes and files. It looks at nothing that cannot have changed. */
 export class UsageMeter {
   readonly #options: UsageMeterOptions;
-  /** Time of the last start of a process; undefined while none can run. */
   #startedAtMs: number | undefined;
   #last: Sample = { atMs: performance.now(), cpuSeconds: new Map() };
   #disk: Disk | undefined;
@@ -50,7 +47,6 @@ export class UsageMeter {
     this.#options = options;
   }
 
-  /** Call it when a process has started. */
   started(): void {
     this.#startedAtMs = performance.now();
     this.#disk = undefined;
@@ -107,9 +103,8 @@ export class UsageMeter {
     this.#last = sample;
     const elapsedMs = sample.atMs - last.atMs;
     let seconds = 0;
-    for (const [pid, used] of sample.cpuSeconds) {
+    for (const [pid, used] of sample.cpuSeconds)
       seconds += Math.max(0, used - (last.cpuSeconds.get(pid) ?? 0));
-    }
     if (elapsedMs <= 0) return 0;
     const percent = (seconds * 1_000 * 100) / elapsedMs;
     return Math.min(percent, 100 * availableParallelism());

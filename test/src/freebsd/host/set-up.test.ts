@@ -109,7 +109,7 @@ describe("set-up on FreeBSD, as far as another system shows it", { timeout: TIME
     const module = (name: string) => JSON.stringify(join(tree, "scripts/toolchain", name));
     const script = `import { lint } from ${module("lint.mjs")};
       import { ensureTestPackages } from ${module("debian-packages.mjs")};
-      import { ensureStartPackages } from ${module("start-packages.mjs")};
+      import { ensureStartPackages } from ${module("apt.mjs")};
       await lint({});
       await ensureTestPackages();
       await ensureStartPackages();`;

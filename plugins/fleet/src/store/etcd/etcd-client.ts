@@ -1,23 +1,19 @@
 import { Agent as HttpAgent, type IncomingMessage, request as requestHttp } from "node:http";
 import { Agent as HttpsAgent, request as requestHttps } from "node:https";
 import { z } from "zod";
-import { parsedText } from "../parsed-text.js";
-import { textOf } from "../text-of.js";
-import { StoreUnavailable, UnknownOutcome } from "../fleet-store.js";
+import { parsedText, StoreUnavailable, UnknownOutcome } from "../fleet-store.js";
 
-export interface EtcdClientOptions {
+interface EtcdClientOptions {
   /** URLs of members, `https://10.0.0.1:2379`. */
   readonly endpoints: readonly string[];
   /** Undefined where the cluster asks for none. */
   readonly login: { readonly user: string; readonly password: string } | undefined;
   /** PEM texts for members on https. */
   readonly tls: { readonly ca?: string; readonly cert?: string; readonly key?: string };
-  /** Time for one answer. */
   readonly timeoutMs: number;
 }
 
-/** The answer of one member. */
-export interface MemberAnswer<T> {
+interface MemberAnswer<T> {
   readonly endpoint: string;
   readonly answer?: T;
   /** True where the host says that nothing listens there. */
@@ -28,11 +24,12 @@ export interface MemberAnswer<T> {
 /** A refusal by etcd, with the number of its gRPC code. */
 export class EtcdRefusal extends Error {
   override readonly name = "EtcdRefusal";
-  readonly code: number;
 
-  constructor(code: number, message: string) {
+  constructor(
+    readonly code: number,
+    message: string,
+  ) {
     super(message);
-    this.code = code;
   }
 }
 
@@ -124,10 +121,7 @@ export class EtcdClient {
     throw new StoreUnavailable(last);
   }
 
-  /**
-   * Asks every member for itself.
-   * @returns what each has answered, or why it has not.
-   */
+  /** Asks every member for itself. @returns what each has answered, or why it has not. */
   async callEach<T extends z.ZodType>(
     path: string,
     { schema, signal }: { readonly schema: T; readonly signal: AbortSignal },
@@ -284,4 +278,16 @@ async function* linesOf(answer: IncomingMessage): AsyncGenerator<string> {
     if (lengths.reduce((sum, length) => sum + length) > MOST_LINE_BYTES)
       throw new Error("a message of etcd is too long");
   }
+}
+
+/** The whole body of an answer. @throws Error for one of more bytes than that, which is read no further */
+export async function textOf(answer: IncomingMessage, maxBytes = Infinity): Promise<string> {
+  const chunks: Buffer[] = [];
+  let bytes = 0;
+  for await (const chunk of answer as AsyncIterable<Buffer>) {
+    bytes += chunk.length;
+    if (bytes > maxBytes) throw new Error(`its answer has more than ${maxBytes} bytes`);
+    chunks.push(chunk);
+  }
+  return Buffer.concat(chunks).toString();
 }

@@ -11,8 +11,8 @@ import {
   type StoreMember,
   StoreUnavailable,
   type Update,
+  afterPrefix,
 } from "../fleet-store.js";
-import { afterPrefix } from "../after-prefix.js";
 import { type EtcdClient, EtcdRefusal, NOT_FOUND } from "./etcd-client.js";
 import {
   anyAnswer,
@@ -27,7 +27,7 @@ import {
   watchMessage,
 } from "./etcd-messages.js";
 
-export interface EtcdStoreOptions {
+interface EtcdStoreOptions {
   readonly client: EtcdClient;
   /** Of all keys, `/coppice/`. */
   readonly prefix: string;
@@ -147,7 +147,6 @@ export class EtcdStore implements FleetStore {
     }
   }
 
-  /** Ends with its connection. */
   async *#watchOnce(prefix: string, after: number, signal: AbortSignal): AsyncGenerator<Update> {
     const { client, prefix: own, watchSilenceMs } = this.#options;
     const silent = new AbortController();
@@ -193,10 +192,7 @@ export class EtcdStore implements FleetStore {
     const body = { TTL: String(Math.ceil(ttlMs / 1000)) };
     // One that is granted twice ends by itself.
     const { client } = this.#options;
-    const { ID, TTL } = await client.call("lease/grant", body, {
-      schema: grantAnswer,
-      canRepeat: true,
-    });
+    const { ID, TTL } = await client.call("lease/grant", body, { schema: grantAnswer, canRepeat: true });
     const { members } = await client.call(
       "cluster/member/list",
       {},

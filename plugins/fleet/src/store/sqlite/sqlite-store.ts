@@ -3,8 +3,16 @@ import type { DatabaseSync } from "node:sqlite";
 import { setTimeout as sleep } from "node:timers/promises";
 import { type Clock, type Inferred, openDatabase, Table, transaction } from "@coppice/core";
 import { z } from "zod";
-import { afterPrefix } from "../after-prefix.js";
-import type { Change, Check, Entry, FleetStore, Lease, Listing, Update } from "../fleet-store.js";
+import {
+  afterPrefix,
+  type Change,
+  type Check,
+  type Entry,
+  type FleetStore,
+  type Lease,
+  type Listing,
+  type Update,
+} from "../fleet-store.js";
 
 /** Each migrates a database from that version to the next. */
 const MIGRATIONS: readonly string[] = [
@@ -40,7 +48,7 @@ const MIGRATIONS: readonly string[] = [
 /** Condition of leases that have ended: by the monotonic clock twice, and by the wall clock. */
 const HAS_ENDED = "CASE WHEN ends_at_up_ms <= ? + ttl_ms THEN ends_at_up_ms <= ? ELSE ends_at_ms <= ? END";
 
-export interface SqliteStoreOptions {
+interface SqliteStoreOptions {
   readonly path: string;
   readonly clock: Clock;
   /** Milliseconds of a clock that all processes of this host share, and that nothing sets. */

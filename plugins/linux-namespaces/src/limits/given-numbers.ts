@@ -1,6 +1,44 @@
 import { SandboxError } from "@coppice/core";
-import type { Launcher } from "../launcher/launcher.js";
 import { REASONS } from "../reasons.js";
+import type { Launcher } from "../launcher/launcher.js";
+
+/** Ids of a sandbox, including the accounts that programs expect, such as `nobody`. */
+export const IDS_OF_SANDBOX = 65_536;
+
+/** Gives each running sandbox an exclusive range of user and group ids on the host. */
+export class IdRanges {
+  readonly #first: number;
+  readonly #slots: number;
+  readonly #start: number;
+  readonly #used = new Set<number>();
+
+  /** @param start random number where the search begins, so that servers of one host rarely collide. */
+  constructor({ first, count }: { readonly first: number; readonly count: number }, start: number) {
+    this.#first = first;
+    this.#slots = Math.floor(count / IDS_OF_SANDBOX);
+    this.#start = start;
+  }
+
+  /** @returns the first of its ids. @throws SandboxError resource_exhausted */
+  take(): number {
+    for (let tried = 0; tried < this.#slots; tried++) {
+      const first = this.#first + ((this.#start + tried) % this.#slots) * IDS_OF_SANDBOX;
+      if (this.#used.has(first)) continue;
+      this.#used.add(first);
+      return first;
+    }
+    throw new SandboxError(REASONS.ids_exhausted, "all ids of linux-namespaces.ids are in use");
+  }
+
+  reclaim(first: number): void {
+    this.#used.add(first);
+  }
+
+  /** Call this once all processes of the sandbox have ended. */
+  release(first: number): void {
+    this.#used.delete(first);
+  }
+}
 
 /** Far above the numbers that operators write into /etc/projects. */
 const FIRST_PROJECT = 1_600_000_000;
@@ -40,7 +78,6 @@ export class ProjectQuotas {
     throw new SandboxError(REASONS.ids_exhausted, "all projects of the file system are in use");
   }
 
-  /** Marks a project of an earlier server as used. */
   reclaim(project: number): void {
     this.#used.add(project);
   }
@@ -54,12 +91,10 @@ export class ProjectQuotas {
     await this.#launcher.disk("hold", directory, project, limitMiB);
   }
 
-  /** Changes the limit of a used project. */
   async limit(project: number, limitMiB: number): Promise<void> {
     await this.#launcher.disk("limit", this.#directory, project, limitMiB);
   }
 
-  /** Removes the limit, once the files are gone. */
   async release(project: number): Promise<void> {
     await this.limit(project, 0);
     this.#used.delete(project);

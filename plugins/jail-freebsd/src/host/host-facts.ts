@@ -1,4 +1,21 @@
-/** How this host enforces one limit of sandboxes. */
+import { access, constants } from "node:fs/promises";
+
+/** A reason why this host cannot run sandboxes, or with `warn` not for every client, with its fix. */
+export interface HostProblem {
+  readonly severity?: "warn";
+  readonly message: string;
+  readonly fix: string;
+}
+
+export async function isThere(path: string, mode = constants.F_OK): Promise<boolean> {
+  return access(path, mode).then(
+    () => true,
+    () => false,
+  );
+}
+
+export const isExecutable = (path: string): Promise<boolean> => isThere(path, constants.X_OK);
+
 export interface EnforcedLimit {
   readonly name: "memoryMiB" | "cpuCount" | "processes" | "threads" | "diskMiB" | "openFiles" | "terminals";
   readonly isEnforced: boolean;

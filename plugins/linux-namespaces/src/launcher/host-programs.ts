@@ -1,27 +1,40 @@
+import { constants, access, mkdir, readFile, readdir, rename, rm } from "node:fs/promises";
+import { join } from "node:path";
 import { execFile } from "node:child_process";
 import { createHash, randomBytes } from "node:crypto";
-import { constants, mkdir, readFile, readdir, rename, rm } from "node:fs/promises";
-import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { promisify } from "node:util";
 import { messageOf } from "@coppice/core";
-import { canAccess } from "./can-access.js";
+
+/** True when this process may access a path of the host in this way; by default, when the path exists. */
+export async function canAccess(path: string, mode = constants.F_OK): Promise<boolean> {
+  return access(path, mode).then(
+    () => true,
+    () => false,
+  );
+}
+
+const DIRECTORIES = `
+  /usr/bin /bin /usr/sbin /usr/local/bin /run/wrappers/bin /run/current-system/sw/bin
+`
+  .trim()
+  .split(/\s+/);
+
+/**
+ * Full path of the first of these programs that this host has, whatever the server's PATH; undefined for none.
+ * @param root of the host.
+ */
+export async function findHostProgram(names: readonly string[], root = "/"): Promise<string | undefined> {
+  const paths = names.flatMap((name) => DIRECTORIES.map((directory) => join(root, directory, name)));
+  for (const path of paths) if (await canAccess(path, constants.X_OK)) return path;
+  return undefined;
+}
 
 const run = promisify(execFile);
 
 const SOURCES = fileURLToPath(new URL("../../native", import.meta.url));
 const CHECKOUT_CACHE = fileURLToPath(new URL("../../../../.toolchain/linux-namespaces", import.meta.url));
-const FLAGS = [
-  "-std=c17",
-  "-O2",
-  "-Wall",
-  "-Wextra",
-  "-Wshadow",
-  "-Werror",
-  "-fstack-protector-strong",
-  "-fPIE",
-  "-pie",
-];
+const FLAGS = "-std=c17 -O2 -Wall -Wextra -Wshadow -Werror -fstack-protector-strong -fPIE -pie".split(" ");
 const COMPILE_TIMEOUT_MS = 60_000;
 
 /**
@@ -50,8 +63,7 @@ export async function launcherBinary(cache: string): Promise<string> {
       await rm(making, { force: true });
     }
   }
-  if ((failure as NodeJS.ErrnoException).code === "ENOENT") {
+  if ((failure as NodeJS.ErrnoException).code === "ENOENT")
     throw new Error("the launcher has to be compiled, and there is no C compiler: install gcc or clang");
-  }
   throw new Error(`the launcher could not be compiled: ${messageOf(failure)}`);
 }
