@@ -8,6 +8,7 @@ export {
   isAddressRange,
   type NetworkPolicy,
   NOT_PUBLIC_IPV4,
+  addressList,
 } from "./sandbox/contract/egress-rules.js";
 export { describeExit, type ExitReport, exitCodeOf, exitText } from "./sandbox/contract/exit-report.js";
 export * from "./sandbox/contract/files.js";
@@ -15,13 +16,14 @@ export { type FullLimits, fullLimits } from "./sandbox/contract/full-limits.js";
 export * from "./sandbox/contract/process.js";
 export { MOST_WRITES, runToEnd, type RunToEnd } from "./sandbox/contract/run-to-end.js";
 export { MEBIBYTE } from "./config/units.js";
-export { addressList } from "./kernel/address-list.js";
-export { readAtOnce } from "./sandbox/backends/read-at-once.js";
-export { replaceFile } from "./kernel/replace-file.js";
-export { Semaphore } from "./bounds/semaphore.js";
-export { sharedUntilFailure } from "./kernel/shared-until-failure.js";
+export { readAtOnce, replaceFile } from "./kernel/files.js";
+export { Semaphore, sharedUntilFailure } from "./bounds/semaphore.js";
 export { ignoring, SandboxError, type Shortage } from "./kernel/errors.js";
 export * from "./kernel/reasons.js";
-export { prepareLayout } from "./sandbox/backends/prepare-layout.js";
-export { imageTooLarge } from "./sandbox/backends/image-too-large.js";
-export { unpackArguments, unpackCpuSeconds, unpackFailure } from "./sandbox/backends/umoci.js";
+export {
+  prepareLayout,
+  imageTooLarge,
+  unpackArguments,
+  unpackCpuSeconds,
+  unpackFailure,
+} from "./sandbox/backends/images.js";

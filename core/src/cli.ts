@@ -1,6 +1,5 @@
 import { existsSync, readFileSync } from "node:fs";
-import { asksForHelp } from "./cli/arguments/asks-for-help.js";
-import { isUsageError, UsageError } from "./cli/arguments/usage-error.js";
+import { asksForHelp, isUsageError, UsageError } from "./cli/arguments.js";
 import { didYouMean } from "./kernel/did-you-mean.js";
 import { BootError } from "./kernel/errors.js";
 

@@ -1,16 +1,63 @@
 import { z } from "zod";
-import { BUILT_IN } from "./built-in-services.js";
 import type { ConfigSource } from "../config/read.js";
 import { serverConfig, type ServerConfig } from "./server-schema.js";
 import { didYouMean } from "../kernel/did-you-mean.js";
 import { BootError, type BootProblem, messageOf } from "../kernel/errors.js";
 import { REASONS } from "../kernel/reasons.js";
 import { orderPlugins } from "../kernel/order.js";
-import { isPlugin, type Plugin } from "../plugin/plugin.js";
+import { isPlugin, type Plugin, type Resolved } from "../plugin/plugin.js";
 import { existsSync, readdirSync } from "node:fs";
 import { createRequire } from "node:module";
 import { dirname, isAbsolute, join, resolve } from "node:path";
 import { pathToFileURL } from "node:url";
+import { Listeners, Targets } from "../http/surfaces/targets.js";
+import { Peers } from "../http/peers/peers.js";
+import { Clock } from "../kernel/clock.js";
+import { Tenants } from "../bounds/tenants.js";
+import { Greeting } from "../observe/greeting.js";
+import { AddressLeases } from "../sandbox/contract/address-leases.js";
+import { Backends } from "../sandbox/contract/backend.js";
+import { Sandboxes, Placements } from "../sandbox/life/sandboxes.js";
+import { Startups } from "../sandbox/life/startups.js";
+import { Admissions } from "../sandbox/model/admissions.js";
+import { SharedRecords, SharedTemplates } from "../sandbox/model/shared.js";
+import { SandboxEvents } from "../sandbox/model/sandbox-event.js";
+import { Snapshots } from "../sandbox/model/snapshots.js";
+import { TenantRecords } from "../sandbox/model/tenant-records.js";
+import { Volumes } from "../sandbox/model/volumes.js";
+import { Templates } from "../sandbox/templates/templates.js";
+import { WarmUps } from "../sandbox/warm/warm-ups.js";
+
+const TOKENS = {
+  sandboxes: Sandboxes,
+  snapshots: Snapshots,
+  events: SandboxEvents,
+  templates: Templates,
+  volumes: Volumes,
+  backends: Backends,
+  leases: AddressLeases,
+  warmUps: WarmUps,
+  startups: Startups,
+  placements: Placements,
+  sharedRecords: SharedRecords,
+  tenantRecords: TenantRecords,
+  sharedTemplates: SharedTemplates,
+  admissions: Admissions,
+  tenants: Tenants,
+  clock: Clock,
+  targets: Targets,
+  listeners: Listeners,
+  peers: Peers,
+  greeting: Greeting,
+} as const;
+
+/** Tokens that a plugin may require without another plugin that provides them. */
+const BUILT_IN: ReadonlySet<symbol> = new Set<symbol>(Object.values(TOKENS));
+
+export function builtInServices(services: Resolved<typeof TOKENS>): Map<symbol, unknown> {
+  const names = Object.keys(TOKENS) as (keyof typeof TOKENS)[];
+  return new Map<symbol, unknown>(names.map((name) => [TOKENS[name], services[name]]));
+}
 
 export interface EnabledPlugin {
   readonly key: string;

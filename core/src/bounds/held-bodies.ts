@@ -2,7 +2,7 @@ import type { IncomingMessage } from "node:http";
 import type { Duplex } from "node:stream";
 import { SandboxError } from "../kernel/errors.js";
 import { sharedWeakMap } from "../kernel/token.js";
-import type { Shares } from "./shares.js";
+import type { Shares } from "./tenants.js";
 
 /** Bytes of each message that are not counted: nearly all messages have no more. */
 const FREE_BYTES = 64 * 1024;

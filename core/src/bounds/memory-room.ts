@@ -1,5 +1,5 @@
 /** Who holds memory of the server. */
-export interface MemoryHolder {
+interface MemoryHolder {
   readonly tenant: string;
   readonly sandbox: string;
   /** Frees what it holds: there is no room, and nobody holds more. */
@@ -98,4 +98,19 @@ function largest(all: Iterable<HeldMemory>, keyOf: (held: HeldMemory) => string)
   const groups = Map.groupBy(all, keyOf);
   const sizeOf = (group: readonly HeldMemory[]): number => group.reduce((sum, { bytes }) => sum + bytes, 0);
   return [...groups.values()].reduce((one, other) => (sizeOf(other) > sizeOf(one) ? other : one), []);
+}
+
+/** Smaller buffers are left to the collector. */
+const WORTH_BYTES = 16 * 1024;
+
+/**
+ * Frees a buffer's memory at once. The collector would find it only by a full pass over the heap, needed every few
+ * dozen megabytes of such memory. The buffer is empty afterwards.
+ * @param buffer without other readers. Left alone unless it is the whole of its memory, so that no other buffer
+ * shares it.
+ */
+export function releaseMemory({ buffer, byteLength }: Buffer): void {
+  if (byteLength < WORTH_BYTES || byteLength !== buffer.byteLength || buffer instanceof SharedArrayBuffer)
+    return;
+  buffer.transfer(0);
 }

@@ -1,8 +1,7 @@
 import { SandboxError } from "../kernel/errors.js";
-import { Shares } from "./shares.js";
-import type { Tenants } from "./tenants.js";
+import { Shares, type Tenants } from "./tenants.js";
 
-export interface SemaphoreOptions {
+interface SemaphoreOptions {
   /** Most waiters; any number when absent. */
   readonly queueLimit?: number;
   /** Where owners are tenants: each has its share of the permits and of the queue, and waits for more. */
@@ -85,4 +84,16 @@ export class Semaphore {
       signal?.addEventListener("abort", giveUp, { once: true });
     });
   }
+}
+
+/** A function that runs once for all its callers, who share the result. After a failure the next call runs again. */
+export function sharedUntilFailure<T>(run: () => Promise<T>): () => Promise<T> {
+  let shared: Promise<T> | undefined;
+  return () => {
+    shared ??= run().catch((error: unknown) => {
+      shared = undefined;
+      throw error;
+    });
+    return shared;
+  };
 }

@@ -2,8 +2,7 @@ import { randomUUID } from "node:crypto";
 import { type FileHandle, mkdir, open, rm } from "node:fs/promises";
 import { join } from "node:path";
 import { SandboxError } from "../kernel/errors.js";
-import { Shares } from "./shares.js";
-import type { Tenants } from "./tenants.js";
+import { Shares, type Tenants } from "./tenants.js";
 
 /** Where and how much a spool writes. */
 export interface SpoolOptions {

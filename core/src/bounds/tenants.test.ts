@@ -2,9 +2,7 @@ import assert from "node:assert/strict";
 import { it } from "node:test";
 import { setImmediate } from "node:timers/promises";
 import { Semaphore } from "./semaphore.js";
-import { fairShare, unfairlyKept } from "./fair-share.js";
-import { Shares } from "./shares.js";
-import { KnownTenants } from "./tenants.js";
+import { fairShare, unfairlyKept, KnownTenants, Shares } from "./tenants.js";
 
 /** Takes one after another, as long as it may; returns how many it has then. */
 function takeAll(shares: Shares, tenant: string): number {

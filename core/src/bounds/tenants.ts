@@ -1,10 +1,10 @@
 import { createToken } from "../kernel/token.js";
 
 /** Names of tenants that have credentials; `any` where an identity provider may name further ones. */
-export type TenantSource = () => readonly string[] | "any";
+type TenantSource = () => readonly string[] | "any";
 
 /** What a tenant would have of a bound of the server. */
-export interface Holding {
+interface Holding {
   readonly tenant: string;
   /** The bound, for all tenants together. */
   readonly most: number;
@@ -85,4 +85,81 @@ export function severalTenants(): Tenants {
   const tenants = new KnownTenants();
   tenants.add(() => "any");
   return tenants;
+}
+
+/**
+ * The most that each owner may keep, so that all together keep `most`: who has less keeps everything, and the largest
+ * lose first. Infinite where that is enough for all.
+ */
+export function fairShare(amounts: Iterable<number>, most: number): number {
+  const sorted = [...amounts].toSorted((a, b) => a - b);
+  let left = most;
+  for (const [index, amount] of sorted.entries()) {
+    const share = left / (sorted.length - index);
+    if (amount > share) return share;
+    left -= amount;
+  }
+  return Infinity;
+}
+
+/** What is to go of a list, the oldest first, so that each owner keeps its fair share. */
+export function unfairlyKept<T>(
+  oldestFirst: readonly T[],
+  { most, ownerOf }: { readonly most: number; readonly ownerOf: (kept: T) => string },
+): readonly T[] {
+  const left = new Map<string, number>();
+  for (const kept of oldestFirst) left.set(ownerOf(kept), (left.get(ownerOf(kept)) ?? 0) + 1);
+  const share = fairShare(left.values(), most);
+  return oldestFirst.filter((kept) => {
+    const own = left.get(ownerOf(kept)) ?? 0;
+    if (own <= share) return false;
+    left.set(ownerOf(kept), own - 1);
+    return true;
+  });
+}
+
+/** What is taken of a bound of the server, by owner. Without `tenants` owners have no shares: who comes first has it. */
+export class Shares {
+  readonly #most: number;
+  readonly #tenants: Tenants | undefined;
+  readonly #own = new Map<string, number>();
+  #used = 0;
+
+  constructor(most: number, tenants?: Tenants) {
+    this.#most = most;
+    this.#tenants = tenants;
+  }
+
+  /** Why an owner may take no more, as `Tenants.refusal` has it; undefined when it has taken that much. */
+  take(owner: string, more = 1): string | undefined {
+    const holding = {
+      tenant: owner,
+      most: this.#most,
+      used: this.#used,
+      own: this.#own.get(owner) ?? 0,
+      more,
+    };
+    const isTooMuch = holding.used + more > this.#most;
+    // The server itself is no tenant.
+    const refused = owner === "" ? undefined : this.#tenants?.refusal(holding);
+    const refusal = refused ?? (isTooMuch ? String(this.#most) : undefined);
+    if (refusal === undefined) this.#change(owner, more);
+    return refusal;
+  }
+
+  /** True when nobody may take more. */
+  get isFull(): boolean {
+    return this.#used >= this.#most;
+  }
+
+  give(owner: string, less = 1): void {
+    this.#change(owner, -less);
+  }
+
+  #change(owner: string, by: number): void {
+    this.#used += by;
+    const own = (this.#own.get(owner) ?? 0) + by;
+    if (own > 0) this.#own.set(owner, own);
+    else this.#own.delete(owner);
+  }
 }

@@ -4,7 +4,7 @@ import { configure } from "../boot/configure.js";
 import { BootError, type BootProblem } from "../kernel/errors.js";
 import { createLogger } from "../observe/logger.js";
 import { unknownNames } from "../sandbox/backends/choose-backends.js";
-import { configArgument } from "./arguments/config-argument.js";
+import { configArgument } from "./arguments.js";
 
 /** Checks a configuration and that its plugins fit together. Starts nothing and does not examine the host. */
 export async function check(args: readonly string[]): Promise<number> {

@@ -3,7 +3,7 @@ import { locatePackage, requirePlugin } from "../boot/configure.js";
 import { BootError, messageOf } from "../kernel/errors.js";
 import type { Plugin } from "../plugin/plugin.js";
 import type { Limits } from "../sandbox/contract/backend.js";
-import { UsageError } from "./arguments/usage-error.js";
+import { UsageError } from "./arguments.js";
 
 const LIMITS = ["cpuCount", "memoryMiB", "diskMiB", "processes"] satisfies (keyof Limits)[];
 const KIT = "@coppice/conformance";

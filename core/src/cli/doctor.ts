@@ -2,7 +2,7 @@ import { readConfig } from "../config/read.js";
 import { examine } from "../boot/examine.js";
 import { failures, formatFinding, type NamedFinding } from "../observe/finding.js";
 import { BootError } from "../kernel/errors.js";
-import { configArgument } from "./arguments/config-argument.js";
+import { configArgument } from "./arguments.js";
 
 /** Prints a line for each requirement of a configuration on this host, with the remedy; exit code 1 for a failure. */
 export async function doctor(args: readonly string[]): Promise<number> {

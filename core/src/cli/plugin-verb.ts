@@ -1,19 +1,18 @@
 import { join, resolve } from "node:path";
 import { readConfig } from "../config/read.js";
 import { configure, type EnabledPlugin } from "../boot/configure.js";
-import { whileStopped } from "../boot/while-stopped.js";
 import type { ServerConfig } from "../boot/server-schema.js";
 import type { Verbs } from "../plugin/plugin.js";
 import { systemClock } from "../kernel/clock.js";
 import { didYouMean } from "../kernel/did-you-mean.js";
-import { SandboxError } from "../kernel/errors.js";
-import { printFailure } from "./terminal/print-failure.js";
-import { printTable } from "./terminal/print-table.js";
-import { visibleText } from "./terminal/visible-text.js";
-import { makeDirectory } from "../kernel/make-directory.js";
+import { SandboxError, BootError } from "../kernel/errors.js";
+import { printFailure, printTable, visibleText } from "./terminal.js";
+import { makeDirectory } from "../kernel/files.js";
 import { createLogger } from "../observe/logger.js";
 import { ApiFailure, SandboxClient } from "./sandbox/sandbox-client.js";
-import { isUsageError, UsageError } from "./arguments/usage-error.js";
+import { isUsageError, UsageError } from "./arguments.js";
+import { type InspectOptions, inspect } from "../boot/boot.js";
+import type { Backends } from "../sandbox/contract/backend.js";
 
 /**
  * Runs `coppice <verb> <action> <config.yaml> [options]` of a plugin that the configuration enables.
@@ -94,4 +93,24 @@ function usageOf(verb: string, actions: Verbs<unknown>[string]): readonly string
   return Object.entries(actions).map(([action, { usage }]) =>
     `  coppice ${verb} ${action} <config.yaml> ${usage}`.trimEnd(),
   );
+}
+
+/**
+ * Sets a configuration up without starting it, and passes its backends to `use`. Meanwhile no server can start on its
+ * data directory.
+ * @throws BootError when it cannot be set up or a server runs on that directory, or what `use` throws.
+ */
+async function whileStopped<T>(options: InspectOptions, use: (backends: Backends) => Promise<T>): Promise<T> {
+  const [used] = await inspect(options, async ({ backends, ledger, problems }) => {
+    if (problems.length > 0) throw new BootError(problems);
+    await ledger.open();
+    try {
+      // Thrown only after the undoing, which would make a BootError of it.
+      return await Promise.allSettled([use(backends)]);
+    } finally {
+      await ledger.close();
+    }
+  });
+  if (used.status === "rejected") throw used.reason;
+  return used.value;
 }

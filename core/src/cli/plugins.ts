@@ -1,7 +1,7 @@
 import { readConfig } from "../config/read.js";
 import { configure } from "../boot/configure.js";
 import { tokenName } from "../kernel/token.js";
-import { configArgument } from "./arguments/config-argument.js";
+import { configArgument } from "./arguments.js";
 
 /** Lists the plugins of a configuration in set-up order, with the services they require and provide. */
 export async function plugins(args: readonly string[]): Promise<number> {

@@ -3,15 +3,12 @@ import { z } from "zod";
 import { didYouMean } from "../kernel/did-you-mean.js";
 import { messageOf } from "../kernel/errors.js";
 import { ApiFailure, SandboxClient } from "./sandbox/sandbox-client.js";
-import { create } from "./sandbox/create.js";
+import { create, kill, list } from "./sandbox/lifecycle.js";
 import { exec } from "./sandbox/exec.js";
-import { kill } from "./sandbox/kill.js";
-import { list } from "./sandbox/list.js";
 import { logs } from "./sandbox/logs.js";
 import type { Options, SandboxAction } from "./sandbox/sandbox-action.js";
-import { asksForHelp } from "./arguments/asks-for-help.js";
-import { printFailure } from "./terminal/print-failure.js";
-import { isUsageError, UsageError } from "./arguments/usage-error.js";
+import { asksForHelp, isUsageError, UsageError } from "./arguments.js";
+import { printFailure } from "./terminal.js";
 
 const ACTIONS: Readonly<Record<string, SandboxAction>> = { create, list, exec, logs, kill };
 

@@ -2,8 +2,8 @@ import { boot, type Server } from "../boot/boot.js";
 import { readConfig } from "../config/read.js";
 import { messageOf } from "../kernel/errors.js";
 import { currentOwner } from "../kernel/owner.js";
-import { configArgument } from "./arguments/config-argument.js";
-import { readableLog } from "./terminal/readable-log.js";
+import { configArgument } from "./arguments.js";
+import { readableLog } from "./terminal.js";
 
 const TELL_MS = 1_000;
 /** Time for a stopped server's process to end by itself. */

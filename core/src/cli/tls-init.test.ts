@@ -7,7 +7,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterEach, beforeEach, describe, it } from "node:test";
 import { connect, createServer } from "node:tls";
-import { initTls } from "./tls-init.js";
+import { initTls } from "./tls.js";
 
 describe("certificates for development", () => {
   let directory: string;

@@ -3,7 +3,7 @@ import { mkdir, mkdtemp, readdir, readFile, rm, stat, writeFile } from "node:fs/
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { it } from "node:test";
-import { replaceFile } from "./replace-file.js";
+import { replaceFile } from "./files.js";
 
 it("a file is replaced as a whole with its mode, and a failure leaves nothing beside it", async () => {
   const directory = await mkdtemp(join(tmpdir(), "coppice-test-"));

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { it } from "node:test";
-import { secretEqual } from "./secret-equal.js";
+import { secretEqual } from "./secrets.js";
 
 it("secrets are equal to the same text alone, whatever its length and its characters", () => {
   for (const secret of ["e2b_1234", "ü", "a".repeat(500)]) {

@@ -5,7 +5,7 @@ import type { Tenants } from "../bounds/tenants.js";
 import type { Surfaces } from "../http/surfaces/surfaces.js";
 import { WebSockets } from "../http/surfaces/web-sockets.js";
 import type { Clock } from "../kernel/clock.js";
-import { makeDirectory } from "../kernel/make-directory.js";
+import { makeDirectory } from "../kernel/files.js";
 import type { Class, Scope } from "../kernel/scope.js";
 import type { Token } from "../kernel/token.js";
 import type { Health } from "../observe/health.js";

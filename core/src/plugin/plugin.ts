@@ -4,7 +4,7 @@ import type { Registry } from "prom-client";
 import { z } from "zod";
 import type { Diagnosis } from "../observe/finding.js";
 import type { RouterOptions } from "../http/surfaces/surface.js";
-import type { Guard, Observer, UpgradeHandler } from "../http/surfaces/surface-hooks.js";
+import type { Guard, Observer, UpgradeHandler } from "../http/surfaces/surface-request.js";
 import type { WebSocketRoute } from "../http/surfaces/web-sockets.js";
 import type { Clock } from "../kernel/clock.js";
 import type { Class } from "../kernel/scope.js";

@@ -1,5 +1,5 @@
 import type { DatabaseSync, StatementSync } from "node:sqlite";
-import { fairShare } from "../bounds/fair-share.js";
+import { fairShare } from "../bounds/tenants.js";
 
 /** A table whose rows belong to owners. The names are put into SQL; `(owner, kind, sequence)` should be an index. */
 export interface FairRowsOptions {

@@ -1,7 +1,15 @@
 import type { DatabaseSync, SQLInputValue, SQLOutputValue, StatementSync } from "node:sqlite";
 import { z } from "zod";
 import { messageOf } from "../kernel/errors.js";
-import type { Inferred, InferredInput } from "./inferred.js";
+
+/** A value that its holder only reads. */
+type Immutable<T> = T extends object ? { readonly [Key in keyof T]: Immutable<T[Key]> } : T;
+
+/** What a schema describes. */
+export type Inferred<Schema extends z.ZodType> = Immutable<z.output<Schema>>;
+
+/** What a schema takes: fields with a default may be absent. */
+type InferredInput<Schema extends z.ZodType> = Immutable<z.input<Schema>>;
 
 const statements = new WeakMap<DatabaseSync, Map<string, StatementSync>>();
 
@@ -22,11 +30,11 @@ type Condition<T> =
   | { readonly [Operator in keyof typeof OPERATORS]?: T | undefined };
 
 /** Conditions on fields, which all hold. */
-export type Where<Schema extends z.ZodObject> = {
+type Where<Schema extends z.ZodObject> = {
   readonly [Field in keyof Inferred<Schema>]?: Condition<Inferred<Schema>[Field]>;
 };
 
-export interface TableOptions<Schema extends z.ZodObject> {
+interface TableOptions<Schema extends z.ZodObject> {
   readonly name: string;
   /** Booleans are stored as 0 and 1, objects and lists as JSON, and undefined as NULL. */
   readonly schema: Schema;
@@ -34,7 +42,7 @@ export interface TableOptions<Schema extends z.ZodObject> {
   readonly columns?: { readonly [Field in keyof Inferred<Schema>]?: string };
 }
 
-export interface Selection {
+interface Selection {
   /** Terms of `ORDER BY`. */
   readonly by?: string;
   readonly limit?: number | undefined;

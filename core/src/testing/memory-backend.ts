@@ -23,6 +23,7 @@ import type { Command, Process } from "../sandbox/contract/process.js";
 import { MemoryFiles } from "./memory-files.js";
 import { tarArchive } from "./tar-archive.js";
 import { MemoryProcess, type Program } from "./memory-process.js";
+import type { AddressLease, AddressLeases, NetworkLeases } from "../sandbox/contract/address-leases.js";
 
 /** A step of `provision` that a test can fail or delay. */
 export type ProvisionStep = "reserve" | "files" | "start";
@@ -569,4 +570,34 @@ function imageIn(images: ReadonlyMap<ImageId, MemoryFiles>, id: ImageId): Memory
   const found = images.get(id);
   if (found === undefined) throw new SandboxError("image_not_found", `image '${id}' not found`);
   return found;
+}
+
+/** In-memory leases for tests of backends; share one instance between servers on one ledger. */
+export class MemoryLeases implements AddressLeases {
+  readonly #leases = new Map<string, AddressLease & { readonly network: string }>();
+
+  /** All leases of all networks, in the order in which they were taken. */
+  list(): readonly (AddressLease & { readonly network: string })[] {
+    return [...this.#leases.values()];
+  }
+
+  of(network: string): NetworkLeases {
+    const own = () => [...this.#leases.values()].filter((lease) => lease.network === network);
+    return {
+      all: async () => own().map(({ address, holder }) => ({ address, holder })),
+      heldBy: async (holder) =>
+        own()
+          .filter((lease) => lease.holder === holder)
+          .map(({ address }) => address),
+      isFree: async (address) => !this.#leases.has(address),
+      take: async (holder, addresses) => {
+        const address = addresses.find((each) => !this.#leases.has(each));
+        if (address !== undefined) this.#leases.set(address, { network, address, holder });
+        return address;
+      },
+      release: async (holder) => {
+        for (const lease of own()) if (lease.holder === holder) this.#leases.delete(lease.address);
+      },
+    };
+  }
 }

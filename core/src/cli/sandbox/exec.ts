@@ -2,12 +2,12 @@ import { once } from "node:events";
 import { z } from "zod";
 import { messageOf, SandboxError } from "../../kernel/errors.js";
 import { exitCodeOfStatus } from "../../sandbox/contract/exit-report.js";
-import { sandboxAction } from "./sandbox-action.js";
-import { connectMessages, connectRequest } from "./connect-stream.js";
-import { printFailure } from "../terminal/print-failure.js";
-import { namedValues } from "./named-values.js";
+import { sandboxAction, namedValues } from "./sandbox-action.js";
+import { printFailure } from "../terminal.js";
 import type { ServerRequest } from "../../plugin/plugin.js";
 import { ApiFailure } from "./sandbox-client.js";
+import { ConnectError } from "@connectrpc/connect";
+import { encodeEnvelope, transformSplitEnvelope } from "@connectrpc/connect/protocol";
 
 /** The code that `docker exec` and `timeout` use, too: commands rarely exit with it. */
 const EXIT_NOT_RUN = 125;
@@ -130,4 +130,39 @@ async function passStdin(pid: number, envd: FollowOptions["envd"]): Promise<void
 /** Waits for a slow reader, which slows the command down. */
 async function write(stream: NodeJS.WriteStream, data: string | Uint8Array): Promise<void> {
   if (!stream.write(data)) await once(stream, "drain");
+}
+
+const END_OF_STREAM = 0b10;
+const MAX_BYTES = 0xffff_ffff;
+
+const endOfStream = z.object({
+  error: z.object({ code: z.string(), message: z.string().default("") }).optional(),
+});
+
+/** The body of a streaming request: one message in Connect's envelope. */
+function connectRequest(message: unknown): Uint8Array<ArrayBuffer> {
+  return new Uint8Array(encodeEnvelope(0, Buffer.from(JSON.stringify(message))));
+}
+
+/**
+ * The messages of a Connect stream in JSON (connectrpc.com/docs/protocol).
+ * @throws ApiFailure with the error that ended the stream, or when it breaks off.
+ */
+async function* connectMessages(body: AsyncIterable<Uint8Array>): AsyncGenerator<unknown> {
+  try {
+    for await (const { flags, data } of transformSplitEnvelope(MAX_BYTES)(body)) {
+      const message: unknown = JSON.parse(Buffer.from(data).toString());
+      if ((flags & END_OF_STREAM) === 0) {
+        yield message;
+        continue;
+      }
+      const { error } = endOfStream.parse(message);
+      if (error === undefined) return;
+      throw new ApiFailure(`${error.code}: ${error.message}`);
+    }
+  } catch (error) {
+    // It ends inside an envelope.
+    if (!(error instanceof ConnectError)) throw error;
+  }
+  throw new ApiFailure("the connection broke");
 }

@@ -2,7 +2,7 @@ import { setTimeout as pause } from "node:timers/promises";
 import { z } from "zod";
 import { SandboxError } from "../../kernel/errors.js";
 import { sandboxAction } from "./sandbox-action.js";
-import { visibleText } from "../terminal/visible-text.js";
+import { visibleText } from "../terminal.js";
 import type { SandboxClient } from "./sandbox-client.js";
 
 const FULL_PAGE = 1000;

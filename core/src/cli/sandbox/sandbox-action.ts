@@ -1,5 +1,6 @@
 import type { parseArgs, ParseArgsConfig } from "node:util";
 import type { SandboxClient } from "./sandbox-client.js";
+import { SandboxError } from "../../kernel/errors.js";
 
 export type Options = NonNullable<ParseArgsConfig["options"]>;
 type Parsed<O extends Options> = ReturnType<typeof parseArgs<{ options: O; allowPositionals: true }>>;
@@ -22,4 +23,15 @@ export interface SandboxAction<O extends Options = Options> {
 /** Checks an action by the types of its own options. */
 export function sandboxAction<const O extends Options>(action: SandboxAction<O>): SandboxAction {
   return action;
+}
+
+/** `name=value` options as an object. @throws SandboxError invalid_argument that names the option. */
+export function namedValues(option: string, texts: readonly string[]): Readonly<Record<string, string>> {
+  return Object.fromEntries(
+    texts.map((text) => {
+      const at = text.indexOf("=");
+      if (at < 1) throw new SandboxError("usage_invalid", `${option} is name=value`);
+      return [text.slice(0, at), text.slice(at + 1)];
+    }),
+  );
 }

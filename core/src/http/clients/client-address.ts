@@ -1,6 +1,6 @@
 import type { IncomingHttpHeaders } from "node:http";
 import { type BlockList, isIP } from "node:net";
-import { addressList } from "../../kernel/address-list.js";
+import { addressList } from "../../sandbox/contract/egress-rules.js";
 
 /** Finds the address of a request's client behind the operator's trusted proxies. */
 export class ClientAddresses {

@@ -2,7 +2,7 @@ import type { IncomingMessage } from "node:http";
 import type { Socket } from "node:net";
 import type { Duplex } from "node:stream";
 import { ReadsInTurns } from "../../kernel/reads-in-turns.js";
-import { isTurnOver, type Sender } from "../../kernel/turns.js";
+import { isTurnOver, type Sender, inLaterTurn } from "../../kernel/turns.js";
 
 /** Bytes that are passed on at a time: at first, at least, and at most. A request of usual size is always passed on whole. */
 const FIRST_BYTES = 4 * 1024;
@@ -118,4 +118,97 @@ class PacedReads {
       this.#sliceBytes = Math.min(Math.max(this.#sliceBytes / 2, LEAST_BYTES), this.#mostBytes);
     else if (tookMs < SLICE_MS / 2) this.#sliceBytes = Math.min(this.#sliceBytes * 2, this.#mostBytes);
   }
+}
+
+/** Longer chunks are passed on as they are. */
+const SMALL_BYTES = 1024;
+/** Bytes of the connection, after which its content has to be a part of them. */
+const CHECKED_BYTES = 1024 * 1024;
+const LEAST_SHARE = 1 / 4;
+
+/**
+ * Joins small chunks of a body that come together: each piece costs its readers a microsecond, or several.
+ * @param onWasteful called, once or more, when the body was framing for the most part: chunks of a byte.
+ */
+export function joinChunks(message: IncomingMessage, onWasteful: () => void): void {
+  const push = message.push.bind(message);
+  const { socket } = message;
+  const startBytes = socket.bytesRead;
+  let contentBytes = 0;
+  let small: Buffer[] = [];
+  let smallBytes = 0;
+
+  const flush = (): void => {
+    if (small.length === 0) return;
+    const joined = small.length === 1 ? small[0] : Buffer.concat(small, smallBytes);
+    small = [];
+    smallBytes = 0;
+    if (!message.destroyed) push(joined);
+  };
+  const flushLater = (): void => {
+    flush();
+    const bytes = socket.bytesRead - startBytes;
+    if (bytes > CHECKED_BYTES && contentBytes < bytes * LEAST_SHARE) onWasteful();
+  };
+  message.push = (chunk: Buffer | null): boolean => {
+    contentBytes += chunk?.length ?? 0;
+    if (chunk === null || chunk.length > SMALL_BYTES) {
+      flush();
+      return push(chunk);
+    }
+    if (small.length === 0) process.nextTick(flushLater);
+    small.push(chunk);
+    smallBytes += chunk.length;
+    return message.readableLength + smallBytes < message.readableHighWaterMark;
+  };
+}
+
+/** What Node has below a socket. Pausing the socket itself has no effect on the TLS that reads from it. */
+interface Handle {
+  readStart(): number;
+  readStop(): number;
+}
+
+/** Records that are decrypted in a turn that is over, before the other connections wait. */
+const MOST_LATE = 16;
+
+/**
+ * Has the connections of a TLS server wait for turns of the event loop. Node decrypts at once all that it has read of each,
+ * and each handshake costs a signature: those of many connections together would take a long turn.
+ */
+export class TlsTurns {
+  /** Those that are read, with who is behind them. */
+  readonly #reading = new Map<Socket, Sender>();
+  #late = 0;
+
+  /** @param raw connection whose handshake is to come. */
+  add(raw: Socket, sender: Sender): void {
+    raw.once("close", () => this.#reading.delete(raw));
+    this.#wait(raw, sender);
+  }
+
+  /** Looks at what is decrypted. */
+  watch(socket: Socket): void {
+    const push = socket.push.bind(socket);
+    socket.push = (bytes: Buffer | null) => {
+      const takesMore = push(bytes);
+      this.#late = isTurnOver() ? this.#late + 1 : 0;
+      if (this.#late >= MOST_LATE) for (const [raw, sender] of this.#reading) this.#wait(raw, sender);
+      return takesMore;
+    };
+  }
+
+  #wait(raw: Socket, sender: Sender): void {
+    this.#reading.delete(raw);
+    handleOf(raw)?.readStop();
+    inLaterTurn(sender, () => {
+      if (raw.destroyed) return;
+      this.#reading.set(raw, sender);
+      handleOf(raw)?.readStart();
+    });
+  }
+}
+
+function handleOf(raw: Socket): Handle | null | undefined {
+  return (raw as unknown as { readonly _handle?: Handle | null })._handle;
 }

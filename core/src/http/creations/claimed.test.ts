@@ -5,7 +5,7 @@ import { describe, it } from "node:test";
 import type { Logger } from "../../observe/logger.js";
 import { memoryBackend } from "../../testing/memory-backend.js";
 import { startTestServer } from "../../testing/start-test-server.js";
-import { createSandbox } from "./claimed.js";
+import { createSandbox } from "./client-creations.js";
 
 const WANTED = { template: "base", timeoutMs: 60_000, secure: true };
 

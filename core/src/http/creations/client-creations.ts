@@ -1,13 +1,16 @@
 import { createHash } from "node:crypto";
 import type { IncomingMessage, ServerResponse } from "node:http";
 import type { Clock } from "../../kernel/clock.js";
-import { SandboxError } from "../../kernel/errors.js";
+import { SandboxError, messageOf } from "../../kernel/errors.js";
 import type { CreateSandbox, Sandboxes } from "../../sandbox/life/sandboxes.js";
 import type { LiveSandbox } from "../../sandbox/model/live-sandbox.js";
-import { parseIdempotencyKey } from "./idempotency-key.js";
-import { noteSandbox, type RequestCarrier, requestOf } from "../surfaces/surface-request.js";
-import { tenantOf } from "../surfaces/tenant-of.js";
-import { createSandbox } from "./claimed.js";
+import {
+  noteSandbox,
+  type RequestCarrier,
+  requestOf,
+  type SurfaceRequest,
+} from "../surfaces/surface-request.js";
+import { tenantOf } from "../surfaces/permit.js";
 
 /** The parts of koa's context that a creation uses. */
 export type CreationContext = Extract<RequestCarrier, { readonly state: unknown }> & {
@@ -16,7 +19,7 @@ export type CreationContext = Extract<RequestCarrier, { readonly state: unknown 
 };
 
 /** A sandbox for a client. */
-export interface ClientCreation {
+interface ClientCreation {
   /** The sandboxes of the client's tenant. */
   readonly own: Pick<Sandboxes, "create" | "find" | "list" | "kill">;
   readonly wanted: CreateSandbox;
@@ -24,7 +27,7 @@ export interface ClientCreation {
   readonly asked?: unknown;
 }
 
-export interface ClientCreationsOptions {
+interface ClientCreationsOptions {
   readonly clock: Clock;
   /** Time for which a key is remembered. */
   readonly keptMs: number;
@@ -161,4 +164,59 @@ function fingerprintOf(asked: unknown): string {
       ? Object.fromEntries(Object.entries(value).toSorted(([a], [b]) => (a < b ? -1 : 1)))
       : value;
   return createHash("sha256").update(JSON.stringify(asked, sorted)).digest("hex");
+}
+
+const IDEMPOTENCY_KEY = /^[\x21-\x7e]{1,255}$/;
+
+/** The value of the header `Idempotency-Key`. @throws SandboxError invalid_argument for an invalid one. */
+export function parseIdempotencyKey(value: string | readonly string[] | undefined): string | undefined {
+  if (value === undefined) return undefined;
+  if (typeof value === "string" && IDEMPOTENCY_KEY.test(value)) return value;
+  throw new SandboxError("request_invalid", "Idempotency-Key: expected 1 to 255 printable characters");
+}
+
+interface Waiting {
+  readonly request: Pick<SurfaceRequest, "signal" | "log">;
+  readonly response: ServerResponse;
+}
+
+/**
+ * Makes a sandbox for a client, and ends it when the client leaves before the answer: no other client knows its id.
+ * @throws the errors of `Sandboxes.create`; canceled when the client has left.
+ */
+export async function createSandbox(
+  sandboxes: Pick<Sandboxes, "create" | "kill">,
+  wanted: CreateSandbox,
+  waiting: Waiting,
+): Promise<LiveSandbox> {
+  const sandbox = await sandboxes.create(wanted, waiting.request.signal);
+  endUnlessClaimed(sandboxes, [sandbox], waiting);
+  return sandbox;
+}
+
+/** Ends sandboxes whose client has left. @throws SandboxError canceled in that case. */
+export function endUnlessClaimed(
+  sandboxes: Pick<Sandboxes, "kill">,
+  made: readonly LiveSandbox[],
+  { request, response }: Waiting,
+): void {
+  const discard = (): void => {
+    for (const { record } of made) {
+      sandboxes.kill(record.id).catch((error: unknown) => {
+        // It may have ended by itself, or by another client, meanwhile.
+        if (error instanceof SandboxError && error.code === "not_found") return;
+        request.log.warn(
+          { sandboxId: record.id, reason: messageOf(error) },
+          "an unclaimed sandbox could not be ended",
+        );
+      });
+    }
+  };
+  if (request.signal.aborted) {
+    discard();
+    throw new SandboxError("client_gone", "the client is gone");
+  }
+  response.once("close", () => {
+    if (!response.writableFinished) discard();
+  });
 }

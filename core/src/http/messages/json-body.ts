@@ -3,7 +3,7 @@ import type { z } from "zod";
 import { SandboxError } from "../../kernel/errors.js";
 import { sharedWeakMap } from "../../kernel/token.js";
 import { MOST_VALUES, TooManyValues, ValueCount } from "../../kernel/parse-json.js";
-import { parseInput } from "./parse-input.js";
+import { parseInput } from "./input.js";
 import { holdBytes } from "../../bounds/held-bodies.js";
 
 export interface JsonBodyOptions {

@@ -1,7 +1,6 @@
 import { type IncomingMessage, ServerResponse } from "node:http";
 import type { Socket } from "node:net";
 import type { Duplex } from "node:stream";
-import { destroySoon } from "./destroy-soon.js";
 import type { HttpError } from "./http-error.js";
 
 /**
@@ -44,4 +43,12 @@ export function refuseUpgrade(
   lastAnswer(message, socket, { status, headers }).end(text);
   // A socket with unread bytes is never closed, even when its client is gone.
   socket.resume();
+}
+
+const LINGER_MS = 1000;
+
+/** Destroys a socket after a moment in which the peer can read the last bytes. The peer may never close it. */
+export function destroySoon(socket: Duplex): void {
+  const timer = setTimeout(() => socket.destroy(), LINGER_MS).unref();
+  socket.once("close", () => clearTimeout(timer));
 }

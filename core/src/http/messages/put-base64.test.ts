@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { randomBytes } from "node:crypto";
 import { it } from "node:test";
-import { putBase64 } from "./put-base64.js";
+import { putBase64 } from "./native-base64.js";
 
 it("base64 in a buffer is that of Node for every length and place, and nothing around it changes", () => {
   const bytes = randomBytes(400);

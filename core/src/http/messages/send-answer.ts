@@ -1,6 +1,5 @@
 import type { ServerResponse } from "node:http";
 import type { UniversalServerResponse } from "@connectrpc/connect/protocol";
-import { writeChunk } from "./write-chunk.js";
 
 /**
  * Writes an RPC's answer at the pace of its client. When the client is gone, the producer learns it by `return`.
@@ -18,4 +17,21 @@ export async function sendAnswer(
     if (response.destroyed) return;
   }
   response.end();
+}
+
+/**
+ * Writes a chunk to a response, uncopied, at the pace of its client: resolves when there is room for more, or the client
+ * is gone, which `destroyed` shows. Waits for the close as well: a response whose socket is destroyed emits no "drain".
+ */
+export async function writeChunk(response: ServerResponse, chunk: Uint8Array): Promise<void> {
+  if (response.destroyed || response.write(chunk)) return;
+  await new Promise<void>((resolve) => {
+    const go = (): void => {
+      response.off("drain", go);
+      response.off("close", go);
+      resolve();
+    };
+    response.on("drain", go);
+    response.on("close", go);
+  });
 }

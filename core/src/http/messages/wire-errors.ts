@@ -3,10 +3,10 @@ import { Code, ConnectError, type Interceptor } from "@connectrpc/connect";
 import { SandboxError } from "../../kernel/errors.js";
 import type { ErrorCode } from "../../kernel/reasons.js";
 import type { Logger } from "../../observe/logger.js";
-import { allowAnyOrigin } from "./cors.js";
+import { allowAnyOrigin } from "./heads.js";
 import { EdgeRefusal, wantsPage } from "./edge-refusal.js";
 import { HttpError } from "./http-error.js";
-import { sqliteErrorCode } from "../../sqlite/sqlite-error-code.js";
+import { sqliteErrorCode } from "../../sqlite/open-database.js";
 
 /** The one table from a SandboxError's code to the wire. */
 export const WIRE: Readonly<Record<ErrorCode, { readonly status: number; readonly connect: Code }>> = {

@@ -1,15 +1,85 @@
 import type { IncomingHttpHeaders, IncomingMessage } from "node:http";
 import { createToken } from "../../kernel/token.js";
-import { UnknownSandbox } from "../../sandbox/contract/unknown-sandbox.js";
-import { CreatedElsewhere } from "../../sandbox/life/placements.js";
+import { UnknownSandbox } from "../../sandbox/contract/sandbox-id.js";
+import { CreatedElsewhere } from "../../sandbox/life/sandboxes.js";
 import type { SandboxId } from "../../sandbox/contract/backend.js";
 import type { EndedSandbox } from "../../sandbox/ledger/ledger.js";
-import type { Principal } from "../surfaces/principal.js";
+import {
+  type Principal,
+  type RequestCarrier,
+  requestOf,
+  type SurfaceRequest,
+  type Peer,
+} from "../surfaces/surface-request.js";
 import { keepBody } from "../messages/json-body.js";
-import type { Peer } from "../surfaces/peer.js";
-import { HeldElsewhere, type HeldName, type Holding, Holdings } from "./holdings.js";
-import { tenantOf } from "../surfaces/tenant-of.js";
-import { type RequestCarrier, requestOf, type SurfaceRequest } from "../surfaces/surface-request.js";
+import { tenantOf } from "../surfaces/permit.js";
+import type { CreationContext } from "../creations/client-creations.js";
+import { firstPage, type Page } from "../messages/input.js";
+
+/** A name for something that one of several servers has. */
+interface HeldName {
+  readonly kind: string;
+  /** An id, or a name that clients use. */
+  readonly reference: string;
+  /** Tenant of the request: for it, what others keep private does not exist. */
+  readonly tenant: string;
+}
+
+/** A kind of things of which each server has its own, and whose names tell no server: templates, volumes. */
+interface Holding {
+  readonly kind: string;
+  /** The surface whose routes name them. */
+  readonly surface: string;
+  /** The reference in a path, as it is there; undefined for other paths. */
+  inPath(pathname: string): string | undefined;
+  /** True when this server has it, and the tenant may know. Also for a reference that is none: it is refused here. */
+  has(reference: string, tenant: string): boolean | Promise<boolean>;
+}
+
+/** A request for what another server has: it is passed on. */
+class HeldElsewhere extends Error {
+  override readonly name = "HeldElsewhere";
+  readonly server: string;
+
+  constructor(server: string) {
+    super(`server '${server}' has it`);
+    this.server = server;
+  }
+}
+
+class Holdings {
+  readonly #all: Holding[] = [];
+
+  add(holding: Holding): void {
+    this.#all.push(holding);
+  }
+
+  async has({ kind, reference, tenant }: HeldName): Promise<boolean> {
+    for (const holding of this.#all)
+      if (holding.kind === kind && (await holding.has(reference, tenant))) return true;
+    return false;
+  }
+
+  /** What the path of a request names. */
+  namedBy(request: SurfaceRequest): HeldName | undefined {
+    for (const holding of this.#all) {
+      if (holding.surface !== request.surface) continue;
+      const found = holding.inPath(request.url.pathname);
+      if (found !== undefined)
+        return { kind: holding.kind, reference: decoded(found), tenant: tenantOf(request) };
+    }
+    return undefined;
+  }
+}
+
+/** The text itself where it is not encoded well: its route refuses it. */
+function decoded(text: string): string {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
+}
 
 /** What another server has told of a request that it passes on. */
 export interface Arrival {
@@ -20,7 +90,7 @@ export interface Arrival {
 }
 
 /** Finds the servers of sandboxes that this one does not have. */
-export interface PeerFinder {
+interface PeerFinder {
   /** Name of the listener for requests of other servers. It serves nothing else. */
   readonly listener: string;
   /** @throws SandboxError while this server may not serve the sandboxes that it has. */
@@ -50,7 +120,7 @@ export interface PeerFinder {
 }
 
 /** The answers of all other servers to one request. */
-export interface Gathered {
+interface Gathered {
   /** Of those that answered with 200 and JSON. */
   readonly answers: readonly { readonly headers: IncomingHttpHeaders; readonly body: unknown }[];
   /** Names of the others. */
@@ -173,4 +243,37 @@ export class KnownPeers implements Peers {
       return this.#finder?.named(error.server);
     return error instanceof UnknownSandbox ? this.find(error.sandboxId, request) : undefined;
   }
+}
+
+/** What all other servers answer to a request of a list. Its client is told of those that did not. */
+export async function gatherAnswers(
+  ctx: CreationContext,
+  peers: Pick<Peers, "gather">,
+): Promise<Gathered["answers"]> {
+  const { answers, unreached } = await peers.gather(ctx);
+  if (unreached.length > 0) ctx.res.setHeader("X-Unreached-Servers", unreached.join(", "));
+  return answers;
+}
+
+interface MergedPageOptions<T> {
+  readonly limit: number;
+  readonly compare: (a: T, b: T) => number;
+  readonly tokenOf: (last: T) => string;
+}
+
+/**
+ * The page of a list that all servers have a part in: each has sent its own page of the same query.
+ * @param others of the answers of the other servers.
+ */
+export function mergedPage<T>(
+  own: Page<T>,
+  answers: Gathered["answers"],
+  others: readonly T[],
+  { limit, compare, tokenOf }: MergedPageOptions<T>,
+): Page<T> {
+  const page = firstPage([...own.entries, ...others].toSorted(compare), limit, tokenOf);
+  const last = page.entries.at(-1);
+  const hasMore =
+    own.nextToken !== undefined || answers.some(({ headers }) => headers["x-next-token"] !== undefined);
+  return hasMore && last !== undefined ? { entries: page.entries, nextToken: tokenOf(last) } : page;
 }

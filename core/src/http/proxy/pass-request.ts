@@ -1,6 +1,6 @@
 import type { IncomingMessage, ServerResponse } from "node:http";
 import { passBodyWhole } from "../clients/paced-reads.js";
-import { hasBody } from "../messages/has-body.js";
+import { hasBody } from "../messages/heads.js";
 import { bodyOf } from "../messages/json-body.js";
 import type { AnswerHead } from "./answer-head.js";
 import { isLent, releaseBlock } from "./block-reads.js";

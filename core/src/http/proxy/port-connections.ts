@@ -5,11 +5,10 @@ import { SandboxError } from "../../kernel/errors.js";
 import type { LiveSandbox } from "../../sandbox/model/live-sandbox.js";
 import { EdgeRefusal } from "../messages/edge-refusal.js";
 import type { Target } from "../surfaces/surface-request.js";
-import { HttpConnection } from "./http-connection.js";
-import { IdleConnections, type IdleConnectionsOptions } from "./idle-connections.js";
+import { HttpConnection, IdleConnections, type IdleConnectionsOptions } from "./http-connection.js";
 
 /** Of idle connections: those of one port. */
-export interface PortConnectionsOptions extends IdleConnectionsOptions {
+interface PortConnectionsOptions extends IdleConnectionsOptions {
   /** Most bytes of the head of an answer. */
   readonly headLimit: number;
   readonly metrics: Registry;
@@ -111,4 +110,28 @@ async function dialPort({ sandbox, port }: Target, signal: AbortSignal): Promise
     title: "Closed Port Error",
     text: `The sandbox is running, but there is no service running on port ${port}.`,
   });
+}
+
+/** Counts one more exchange with the ports of a sandbox, until the returned function is called. */
+export type ExchangeLimit = (target: Target) => () => void;
+
+/**
+ * Limits the exchanges under way with the ports of each sandbox, so that one cannot take the whole server.
+ * @throws HttpError 429 with the text of the E2B edge.
+ */
+export function exchangeLimit(most: number): ExchangeLimit {
+  const underWay = new WeakMap<LiveSandbox, number>();
+  return ({ sandbox }) => {
+    const count = underWay.get(sandbox) ?? 0;
+    if (count >= most) {
+      throw new EdgeRefusal(429, {
+        reason: "exchange_limit_reached",
+        sandboxId: sandbox.record.id,
+        message: `The sandbox has too many concurrent incoming connections (limit: ${most})`,
+        title: "Too Many Connections",
+      });
+    }
+    underWay.set(sandbox, count + 1);
+    return () => void underWay.set(sandbox, (underWay.get(sandbox) ?? 1) - 1);
+  };
 }

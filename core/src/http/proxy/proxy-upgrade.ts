@@ -1,14 +1,12 @@
 import type { IncomingMessage, ServerResponse } from "node:http";
 import type { Duplex } from "node:stream";
-import { destroySoon } from "../messages/destroy-soon.js";
-import { headerLines } from "../messages/header-lines.js";
-import { lastAnswer } from "../messages/last-answer.js";
+import { destroySoon, lastAnswer } from "../messages/last-answer.js";
+import { headerLines } from "../messages/heads.js";
 import type { SurfaceRequest, Target } from "../surfaces/surface-request.js";
 import type { AnswerHead } from "./answer-head.js";
-import { brokenPort } from "./broken-port.js";
+import { brokenPort, requestHead } from "./proxy-request.js";
 import type { HttpConnection, HttpExchange } from "./http-connection.js";
 import type { PortConnections } from "./port-connections.js";
-import { requestHead } from "./request-head.js";
 
 /** Limit of the bytes sent before an upgrade is answered. WebSocket clients send none. */
 const EARLY_BYTES = 64 * 1024;

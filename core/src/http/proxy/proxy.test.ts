@@ -9,11 +9,11 @@ import type { Duplex } from "node:stream";
 import { after, before, beforeEach, describe, it } from "node:test";
 import { setTimeout as pause } from "node:timers/promises";
 import type { LiveSandbox } from "../../sandbox/model/live-sandbox.js";
-import { initTls } from "../../cli/tls-init.js";
+import { initTls } from "../../cli/tls.js";
 import { definePlugin } from "../../plugin/plugin.js";
 import { memoryBackend } from "../../testing/memory-backend.js";
 import { startTestServer, type TestServer } from "../../testing/start-test-server.js";
-import { eventually } from "../../testing/eventually.js";
+import { eventually } from "../../testing/fake-clock.js";
 
 const IDLE_MS = 2_000;
 const MAX_EXCHANGES = 6;

@@ -4,14 +4,11 @@ import { request } from "node:http";
 import { it } from "node:test";
 import { SandboxError } from "../../kernel/errors.js";
 import { definePlugin } from "../../plugin/plugin.js";
-import type { Answered } from "./surface-hooks.js";
+import { type Answered, type Scope, noteSandbox, requestOf } from "./surface-request.js";
 import { Sandboxes } from "../../sandbox/life/sandboxes.js";
 import { memoryBackend } from "../../testing/memory-backend.js";
 import { startTestServer } from "../../testing/start-test-server.js";
-import { permit } from "./permit.js";
-import type { Scope } from "./principal.js";
-import { noteSandbox, requestOf } from "./surface-request.js";
-import { sandboxesOf, tenantOf } from "./tenant-of.js";
+import { permit, sandboxesOf, tenantOf } from "./permit.js";
 
 /** A plugin with a route of each kind, guarded by the header `x-scopes`, and the recorded answers. */
 function observed() {

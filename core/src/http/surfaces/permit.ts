@@ -1,7 +1,10 @@
 import { SandboxError } from "../../kernel/errors.js";
 import { sharedWeakMap } from "../../kernel/token.js";
-import type { Scope } from "./principal.js";
-import { type RequestCarrier, requestOf } from "./surface-request.js";
+import { type Scope, type RequestCarrier, requestOf, type SurfaceRequest } from "./surface-request.js";
+import type { Sandboxes } from "../../sandbox/life/sandboxes.js";
+import { DEFAULT_TENANT } from "../../sandbox/model/tenant-records.js";
+import { describeEnd } from "../../sandbox/model/describe-end.js";
+import { UnknownSandbox } from "../../sandbox/contract/sandbox-id.js";
 
 type Middleware = (
   ctx: { readonly method: string; readonly state: object },
@@ -50,4 +53,45 @@ export function permits(carrier: RequestCarrier, scope: Scope): boolean {
 export function requireScope(carrier: RequestCarrier, scope: Scope): void {
   if (permits(carrier, scope)) return;
   throw new SandboxError("scope_missing", `this credential does not have the scope '${scope}'`);
+}
+
+/**
+ * The tenant that a request acts for: the owner of everything that it makes or may see. Plugins' own records keep it
+ * beside their id, and are looked up by both.
+ */
+export function tenantOf(carrier: RequestCarrier): string {
+  const { principal, target } = requestOf(carrier);
+  return principal?.tenant ?? target?.sandbox.record.owner ?? DEFAULT_TENANT;
+}
+
+/**
+ * The sandboxes that a request's sender may see; use it wherever a request names a sandbox in its path, query or body.
+ * @throws Error for a request addressed to a sandbox: its bearer may see that one alone, by `targetOf`.
+ */
+export function sandboxesOf(carrier: RequestCarrier, sandboxes: Sandboxes): Sandboxes {
+  const { target, isPassedOn } = requestOf(carrier);
+  if (target !== undefined) throw new Error("a request that is addressed to a sandbox has no others");
+  return sandboxes.of(tenantOf(carrier), { mayPlace: !isPassedOn });
+}
+
+/**
+ * Adds to the answer for an unknown sandbox how it ended, if the client belongs to its tenant. For others it never
+ * existed. Never rejects.
+ * @returns the error to answer.
+ */
+export async function explainEnd(
+  error: unknown,
+  request: SurfaceRequest,
+  endOf: Sandboxes["endOf"],
+): Promise<unknown> {
+  if (!(error instanceof UnknownSandbox)) return error;
+  try {
+    const ended = await endOf(error.sandboxId);
+    return ended?.owner !== tenantOf(request)
+      ? error
+      : new UnknownSandbox(error.sandboxId, describeEnd(ended));
+  } catch (failure) {
+    request.log.error({ err: failure }, "the end of a sandbox could not be looked up");
+    return error;
+  }
 }

@@ -13,9 +13,8 @@ import {
 import { endStreamToJson } from "@connectrpc/connect/protocol-connect";
 import { connectErrorOf } from "../messages/wire-errors.js";
 import { holdBytes, releaseBytes } from "../../bounds/held-bodies.js";
-import { requireFewParts } from "./bounded-values.js";
-import { messageText } from "./message-text.js";
-import { writeChunk } from "../messages/write-chunk.js";
+import { requireFewParts, messageText } from "./bounded-values.js";
+import { writeChunk } from "../messages/send-answer.js";
 import type { SurfaceRequest } from "./surface-request.js";
 
 /** An RPC whose answer is a stream, as its plugin implements it. */

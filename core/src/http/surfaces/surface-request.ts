@@ -1,11 +1,33 @@
-import type { IncomingMessage } from "node:http";
+import type { IncomingMessage, ServerResponse } from "node:http";
 import type { ContextKey, ContextValues, HandlerContext } from "@connectrpc/connect";
 import { SandboxError } from "../../kernel/errors.js";
 import { sharedWeakMap } from "../../kernel/token.js";
 import type { Logger } from "../../observe/logger.js";
 import type { SandboxId } from "../../sandbox/contract/backend.js";
 import type { LiveSandbox } from "../../sandbox/model/live-sandbox.js";
-import type { Principal } from "./principal.js";
+import type { Duplex } from "node:stream";
+
+/** Permission of a credential; each route requires one. */
+export type Scope = "read" | "write" | "exec" | "attach" | "admin";
+
+export const SCOPES: readonly Scope[] = ["read", "write", "exec", "attach", "admin"];
+
+export const PRINCIPAL_TYPES = ["user", "service", "agent"] as const;
+type PrincipalType = (typeof PRINCIPAL_TYPES)[number];
+
+/** Sender of a request, as a guard authenticated it. */
+export interface Principal {
+  /** Owns what it makes, and sees only what it owns. */
+  readonly tenant: string;
+  /** For logs and the audit: a key's name, a token's subject. Not a secret. */
+  readonly name: string;
+  /** `admin` includes every other. */
+  readonly scopes: ReadonlySet<Scope>;
+  /** Kind of the subject, where the credential says it. */
+  readonly type?: PrincipalType | undefined;
+  /** Subject that acts for the principal, where the credential names one. */
+  readonly actor?: string | undefined;
+}
 
 export interface Target {
   readonly sandbox: LiveSandbox;
@@ -104,3 +126,43 @@ export function targetOf(carrier: RequestCarrier): LiveSandbox {
   if (target === undefined) throw new SandboxError("sandbox_not_named", "the request names no sandbox");
   return target.sandbox;
 }
+
+/** Another server, which a request is for. */
+export interface Peer {
+  /**
+   * Passes a request on, and its answer back. A body that was read is sent from memory (`bodyOf`). Resolves when the
+   * exchange is over.
+   * @throws SandboxError or HttpError as long as nothing was answered.
+   */
+  relay(
+    request: SurfaceRequest,
+    exchange: { readonly message: IncomingMessage; readonly response: ServerResponse },
+  ): Promise<void>;
+  /** As `relay`, for an upgrade. */
+  relayUpgrade(
+    request: SurfaceRequest,
+    upgrade: { readonly message: IncomingMessage; readonly socket: Duplex; readonly head: Buffer },
+  ): Promise<void>;
+}
+
+/** Takes over the socket of an upgrade, such as a WebSocket. The surface has already authorized the request. */
+export type UpgradeHandler = (
+  request: SurfaceRequest,
+  upgrade: { readonly message: IncomingMessage; readonly socket: Duplex; readonly head: Buffer },
+) => void | Promise<void>;
+
+/**
+ * Authorizes a request of a surface by returning, or by returning its principal; refuses it by throwing a SandboxError.
+ */
+export type Guard = (request: SurfaceRequest) => Principal | void | Promise<Principal | void>;
+
+export interface Answered {
+  readonly status: number;
+  /** The pattern of the route that answered, `none` when it was refused before routing. Never the raw path. */
+  readonly route: string;
+  /** The sandbox of the request, where the route noted it (`noteSandbox`). */
+  readonly sandboxId: SandboxId | undefined;
+}
+
+/** Receives the answer to a request, just before the client does. Must not throw. */
+export type Observer = (request: SurfaceRequest, answered: Answered) => void;

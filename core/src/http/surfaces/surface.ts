@@ -7,30 +7,31 @@ import Koa from "koa";
 import { type BootProblem, SandboxError } from "../../kernel/errors.js";
 import { currentOwner, runAs } from "../../kernel/owner.js";
 import type { Logger } from "../../observe/logger.js";
-import type { Answered, Guard, Observer, UpgradeHandler } from "./surface-hooks.js";
-import { EdgeRefusal } from "../messages/edge-refusal.js";
-import type { Peer } from "./peer.js";
-import { hasBody } from "../messages/has-body.js";
-import { bodyOf } from "../messages/json-body.js";
-import { countBody } from "../../bounds/held-bodies.js";
-import type { Shares } from "../../bounds/shares.js";
-import { tenantOf } from "./tenant-of.js";
-import { HttpError, withBody, withReason } from "../messages/http-error.js";
-import { responseKey } from "../messages/message-stream.js";
-import type { Scope } from "./principal.js";
-import { permitByMethod, permittedScopes, requireScope, scopeOfMethod } from "./permit.js";
-import { bounded, boundedBody } from "./bounded-values.js";
-import { messageText } from "./message-text.js";
-import { noteStreams, readStreamCall, type StreamRpc, withRead } from "./stream-rpc.js";
-import { overlaps } from "./route-overlap.js";
-import { sendAnswer } from "../messages/send-answer.js";
 import {
+  type Answered,
+  type Guard,
+  type Observer,
+  type UpgradeHandler,
+  type Peer,
+  type Scope,
   notedSandbox,
   requestIn,
   requestKey,
   type SurfaceRequest,
   withPrincipal,
 } from "./surface-request.js";
+import { EdgeRefusal } from "../messages/edge-refusal.js";
+import { hasBody } from "../messages/heads.js";
+import { bodyOf } from "../messages/json-body.js";
+import { countBody } from "../../bounds/held-bodies.js";
+import type { Shares } from "../../bounds/tenants.js";
+import { tenantOf, permitByMethod, permittedScopes, requireScope, scopeOfMethod } from "./permit.js";
+import { HttpError, withBody, withReason } from "../messages/http-error.js";
+import { responseKey } from "../messages/message-stream.js";
+import { bounded, boundedBody, messageText } from "./bounded-values.js";
+import { noteStreams, readStreamCall, type StreamRpc, withRead } from "./stream-rpc.js";
+import { overlaps } from "./route-overlap.js";
+import { sendAnswer } from "../messages/send-answer.js";
 import { blameSender, mayBeUnparsable } from "../messages/unparsable-message.js";
 import { errorInterceptor, toHttpError, writeHttpError } from "../messages/wire-errors.js";
 

@@ -1,6 +1,6 @@
 import type { BootProblem } from "../../kernel/errors.js";
 import { type ServedRoute, Surface, type SurfaceOptions } from "./surface.js";
-import { CODE_PORT, ENVD_PORT } from "./targets.js";
+import { CODE_PORT, ENVD_PORT, type Listener } from "./targets.js";
 
 /** Surfaces that plugins of the project fill; a configuration need not have a listener for each. */
 const STANDARD_SURFACES = ["api", "envd", "code", "ops", "volumes"];
@@ -81,4 +81,28 @@ export class Surfaces {
   seal(): void {
     for (const surface of this.#surfaces.values()) surface.seal();
   }
+}
+
+/**
+ * Listeners that other machines can reach with a surface that no guard protects, unless the operator confirmed them.
+ */
+export function unguardedListeners(
+  listeners: readonly Listener[],
+  surfaces: Surfaces,
+  at: (listener: string) => string,
+): readonly BootProblem[] {
+  return listeners.flatMap((listener) => {
+    if (listener.isLoopback || listener.insecure) return [];
+    // Requests addressed to a sandbox come in through every listener.
+    const open = [...new Set([listener.name, ...surfaces.addressed])].filter((name) => {
+      const surface = surfaces.get(name);
+      return surface.isServed && !surface.isGuarded;
+    });
+    return open.map((name) => ({
+      at: at(listener.name),
+      message:
+        `listener '${listener.name}' is on ${listener.host}, which others can reach, and surface '${name}' has no authentication: ` +
+        `bind it to 127.0.0.1, configure authentication (plugins access and envd-compat), or say listeners.${listener.name}.insecure: true`,
+    }));
+  });
 }

@@ -1,8 +1,7 @@
 import type { IncomingMessage } from "node:http";
 import { createToken } from "../../kernel/token.js";
-import type { Guard } from "./surface-hooks.js";
+import type { Guard, Target } from "./surface-request.js";
 import type { SandboxId } from "../../sandbox/contract/backend.js";
-import type { Target } from "./surface-request.js";
 
 /** Version of envd from which E2B's clients derive features: 0.6.4 and above turns every one on. */
 export const ENVD_VERSION = "0.6.13";

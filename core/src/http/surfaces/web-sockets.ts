@@ -2,27 +2,26 @@ import type { IncomingHttpHeaders, IncomingMessage } from "node:http";
 import type { Duplex } from "node:stream";
 import { type WebSocket, WebSocketServer } from "ws";
 import { countMessages } from "../../bounds/held-bodies.js";
-import { Shares } from "../../bounds/shares.js";
-import type { Tenants } from "../../bounds/tenants.js";
+import { Shares, type Tenants } from "../../bounds/tenants.js";
 import type { Clock } from "../../kernel/clock.js";
 import { SandboxError } from "../../kernel/errors.js";
 import type { SandboxId } from "../../sandbox/contract/backend.js";
 import type { LiveSandbox, SandboxRecord } from "../../sandbox/model/live-sandbox.js";
 import { isSameOrigin } from "../clients/local-client.js";
-import type { UpgradeHandler } from "./surface-hooks.js";
-import type { SurfaceRequest } from "./surface-request.js";
+import type { UpgradeHandler, SurfaceRequest } from "./surface-request.js";
+import { isTurnOver, laterTurn } from "../../kernel/turns.js";
 
 export type { WebSocket } from "ws";
 
 /** Bounds of the WebSockets of a route, and the web pages that may open one. */
-export interface WebSocketRoom {
+interface WebSocketRoom {
   readonly maxSockets: number;
   readonly maxSocketsPerSandbox: number;
   /** Web pages that may open one, beside those of this server. */
   readonly allowedOrigins: readonly string[];
 }
 
-export interface WebSocketOpening {
+interface WebSocketOpening {
   readonly request: SurfaceRequest;
   /** The request that asks for the WebSocket. */
   readonly message: IncomingMessage;
@@ -180,4 +179,49 @@ function checkHandshake(headers: IncomingHttpHeaders): void {
   const isKnown = ["8", "13"].includes(headers["sec-websocket-version"] ?? "");
   if (isKnown && WEBSOCKET_KEY.test(headers["sec-websocket-key"] ?? "")) return;
   throw new SandboxError("request_invalid", "Sec-WebSocket-Key or Sec-WebSocket-Version is invalid");
+}
+
+/** Codes of RFC 6455, 7.4.1. */
+export const CloseCode = {
+  Normal: 1000,
+  GoingAway: 1001,
+  InvalidData: 1007,
+  InternalError: 1011,
+  TryAgain: 1013,
+} as const;
+
+/**
+ * Passes messages on, one after the other, as fast as `take` resolves and in turn with those of other sandboxes. One that it refuses as invalid closes the
+ * WebSocket; other errors of `take` are ignored: they mean that its program has ended, which its output reports.
+ */
+export function takeMessages(
+  socket: WebSocket,
+  sandbox: LiveSandbox,
+  take: (message: Buffer, isBinary: boolean) => Promise<void>,
+): void {
+  let last = Promise.resolve();
+  let waiting = 0;
+  socket.on("message", (message: Buffer, isBinary: boolean) => {
+    waiting += 1;
+    // Messages that were already received still arrive: at most one buffer of them.
+    socket.pause();
+    last = last
+      .then(async () => {
+        if (isTurnOver()) await laterTurn(sandbox);
+        await take(message, isBinary);
+      })
+      .catch((error: unknown) => {
+        if (error instanceof SandboxError && error.code === "invalid_argument")
+          socket.close(CloseCode.InvalidData, error.message);
+      })
+      .finally(() => {
+        waiting -= 1;
+        if (waiting === 0) socket.resume();
+      });
+  });
+}
+
+/** Resolves when the message was handed on, or the connection is lost: its close follows. */
+export function sendMessage(socket: WebSocket, data: string | Uint8Array): Promise<void> {
+  return new Promise((resolve) => socket.send(data, { binary: typeof data !== "string" }, () => resolve()));
 }

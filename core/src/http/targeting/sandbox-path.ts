@@ -1,15 +1,14 @@
 import { randomBytes } from "node:crypto";
 import type { IncomingHttpHeaders } from "node:http";
 import { SandboxError } from "../../kernel/errors.js";
-import { secretEqual } from "../../kernel/secret-equal.js";
+import { secretEqual } from "../../kernel/secrets.js";
 import type { Sandboxes } from "../../sandbox/life/sandboxes.js";
 import { isLocalClient } from "../clients/local-client.js";
 import { sandboxNotFound } from "../messages/edge-refusal.js";
-import type { Guard } from "../surfaces/surface-hooks.js";
-import type { SurfaceRequest } from "../surfaces/surface-request.js";
+import type { Guard, SurfaceRequest } from "../surfaces/surface-request.js";
 import type { Targets } from "../surfaces/targets.js";
 
-export interface SandboxPathOptions {
+interface SandboxPathOptions {
   readonly targets: Pick<Targets, "add" | "claimPort">;
   readonly sandboxes: Pick<Sandboxes, "find">;
   /** Surface that answers the port of every sandbox, and the paths below `/sandboxes/<id>/<surface>`. */
@@ -62,4 +61,16 @@ export function serveSandboxPath(options: SandboxPathOptions): Guard {
     }
     if (!presents(accessToken, { headers, url })) throw named === undefined ? sandboxNotFound(id) : refusal();
   };
+}
+
+/**
+ * The account in `Authorization: Basic base64("<user>:")`; undefined for an absent header, another scheme, or an empty
+ * name.
+ */
+export function basicUser(authorization: string | null | undefined): string | undefined {
+  const encoded = /^basic\s+([A-Za-z0-9+/_=-]+)\s*$/i.exec(authorization ?? "")?.[1];
+  if (encoded === undefined) return undefined;
+  const credentials = Buffer.from(encoded, "base64").toString("utf8");
+  const separator = credentials.indexOf(":");
+  return (separator < 0 ? credentials : credentials.slice(0, separator)) || undefined;
 }

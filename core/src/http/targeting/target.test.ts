@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { it } from "node:test";
 import { HttpError } from "../messages/http-error.js";
-import { addressOf } from "./target.js";
+import { addressOf } from "./targeting.js";
 
 const host = (value: string) => addressOf({ host: value }, "sandboxes.example");
 const headers = (id?: string, port?: string) =>

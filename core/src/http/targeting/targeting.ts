@@ -1,22 +1,25 @@
 import type { IncomingHttpHeaders, IncomingMessage } from "node:http";
-import { secretEqual } from "../../kernel/secret-equal.js";
-import type { Guard } from "../surfaces/surface-hooks.js";
+import { secretEqual, isDigestOf } from "../../kernel/secrets.js";
+import type { Guard, SurfaceRequest, Target, Peer } from "../surfaces/surface-request.js";
 import { describeEnd } from "../../sandbox/model/describe-end.js";
-import { isDigestOf } from "../../sandbox/backends/sandbox-secrets.js";
 import type { SandboxRecord } from "../../sandbox/model/live-sandbox.js";
 import type { Sandboxes } from "../../sandbox/life/sandboxes.js";
 import { EdgeRefusal, sandboxNotFound } from "../messages/edge-refusal.js";
-import type { HttpError } from "../messages/http-error.js";
-import type { SurfaceRequest, Target } from "../surfaces/surface-request.js";
+import { HttpError } from "../messages/http-error.js";
 import type { Surfaces } from "../surfaces/surfaces.js";
 import type { KnownPeers } from "../peers/peers.js";
-import type { Peer } from "../surfaces/peer.js";
 import { accessTokenOf } from "./sandbox-path.js";
-import { sandboxInPath } from "../peers/sandbox-in-path.js";
-import { type Address, addressOf, invalidAddress, namesDebugSandbox } from "./target.js";
-import type { Listener, TargetQuestion, TargetResolver, Targets } from "../surfaces/targets.js";
+import {
+  type Listener,
+  type TargetQuestion,
+  type TargetResolver,
+  type Targets,
+  ENVD_PORT,
+} from "../surfaces/targets.js";
+import type { SandboxId } from "../../sandbox/contract/backend.js";
+import type { Reason } from "../../kernel/reasons.js";
 
-export interface TargetingOptions {
+interface TargetingOptions {
   readonly domain: string;
   readonly sandboxes: Pick<Sandboxes, "find" | "use">;
   /** How a sandbox of any server ended. */
@@ -156,4 +159,91 @@ function requireTokenToResume({ id, accessToken }: SandboxRecord, headers: Incom
     message:
       "This sandbox can't be resumed with the credentials provided. Check your access token and try again.",
   });
+}
+
+/** Events of a sandbox are with several servers, in turn. */
+const SANDBOX = /(?<!^\/events)\/sandboxes\/([a-z0-9]+)(?:-[a-z0-9]+)?(?:\/|$)/;
+
+/** The sandbox that the path of a request to an API names: all of them have it after `/sandboxes/`. */
+function sandboxInPath(pathname: string): SandboxId | undefined {
+  return SANDBOX.exec(pathname)?.[1];
+}
+
+/** Header with the secret of a sandbox without public traffic. */
+export const TRAFFIC_TOKEN_HEADER = "e2b-traffic-access-token";
+
+/**
+ * Requires the secret for the ports of a sandbox without public traffic; envd's port has its own token.
+ * @throws HttpError 403 with the texts of the E2B edge.
+ */
+export function requireTrafficToken({ sandbox, port }: Target, headers: IncomingHttpHeaders): void {
+  const { id, trafficAccessToken } = sandbox.record;
+  if (trafficAccessToken === undefined || port === ENVD_PORT) return;
+  const given = headers[TRAFFIC_TOKEN_HEADER];
+  if (typeof given === "string" && secretEqual(trafficAccessToken, given)) return;
+  const [which, what] =
+    typeof given !== "string" || given === ""
+      ? ["Missing", `Token header '${TRAFFIC_TOKEN_HEADER}' is missing`]
+      : ["Invalid", `Provided token in header '${TRAFFIC_TOKEN_HEADER}' is invalid`];
+  throw new EdgeRefusal(403, {
+    reason: "traffic_token_invalid",
+    sandboxId: id,
+    message: `Sandbox is secured with traffic access token. ${what}`,
+    title: `${which} Traffic Access Token`,
+  });
+}
+
+/** A sandbox and a port as a request names them, not yet checked to exist. */
+interface Address {
+  readonly sandboxId: string;
+  readonly port: number;
+}
+
+const SANDBOX_ID = /^[a-z0-9]+$/;
+/** Name of the one shared sandbox in debug mode of the SDKs. The listener's port names the surface. */
+const DEBUG_SANDBOX_ID = "debug_sandbox_id";
+
+/**
+ * The sandbox that a request is addressed to: by the headers `E2b-Sandbox-Id` and `E2b-Sandbox-Port`, else by `Host:
+ * <port>-<id>.<domain>`. Undefined when it names none.
+ * @throws HttpError 400 with the text of the E2B edge.
+ */
+export function addressOf(headers: IncomingHttpHeaders, domain: string): Address | undefined {
+  const id = headers["e2b-sandbox-id"];
+  const port = headers["e2b-sandbox-port"];
+  if (namesDebugSandbox(headers)) return undefined;
+  if (id !== undefined || port !== undefined) {
+    if (typeof id !== "string" || typeof port !== "string")
+      throw invalidAddress("host_invalid", "missing header");
+    return parse(port, id);
+  }
+  const host = (headers.host ?? "").replace(/:\d*$/, "").toLowerCase();
+  const suffix = `.${domain}`;
+  if (!host.endsWith(suffix)) return undefined;
+  const label = host.slice(0, -suffix.length);
+  if (label === "api" || label === "sandbox") return undefined;
+  const [portLabel, idLabel] = label.split("-");
+  if (portLabel === undefined || idLabel === undefined || label.includes(".")) {
+    throw invalidAddress("host_invalid", "Invalid host");
+  }
+  return parse(portLabel, idLabel);
+}
+
+/** The refusal of a wrong address, as the text of the E2B edge. */
+function invalidAddress(reason: Reason, text: string): HttpError {
+  return new HttpError(400, text, { reason, body: text });
+}
+
+/** True for requests of the SDKs in debug mode. */
+function namesDebugSandbox(headers: IncomingHttpHeaders): boolean {
+  return headers["e2b-sandbox-id"] === DEBUG_SANDBOX_ID;
+}
+
+function parse(port: string, sandboxId: string): Address {
+  // Some clients still send the long form `<id>-<client id>`.
+  const [id = ""] = sandboxId.split("-");
+  if (!SANDBOX_ID.test(id)) throw invalidAddress("sandbox_id_invalid", "Invalid sandbox ID");
+  const number = /^\d{1,5}$/.test(port) ? Number(port) : 0;
+  if (number < 1 || number > 65535) throw invalidAddress("port_invalid", "Invalid sandbox port");
+  return { sandboxId: id, port: number };
 }

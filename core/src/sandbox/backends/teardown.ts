@@ -7,14 +7,14 @@ import type { Sandbox } from "../contract/backend.js";
 import type { SandboxMetrics } from "../model/sandbox-metrics.js";
 import type { SandboxesConfig } from "../model/sandboxes-config.js";
 
-export interface TeardownOptions {
+interface TeardownOptions {
   readonly settings: Pick<SandboxesConfig, "destroyTimeout" | "destroyConcurrency">;
   readonly metrics: Pick<SandboxMetrics, "destroyFailures">;
   readonly clock: Clock;
   readonly log: Logger;
 }
 
-export interface Removal {
+interface Removal {
   /** Kind and id, for messages. */
   readonly what: "sandbox" | "snapshot" | "volume";
   readonly id: string;
@@ -22,7 +22,7 @@ export interface Removal {
   readonly run: () => Promise<void>;
 }
 
-export interface RemovalProgress {
+interface RemovalProgress {
   /** Resolves when nothing of it is left; rejects when the first attempts failed, and more follow. */
   readonly soon: Promise<void>;
   /** Resolves with true when nothing of it is left, with false when this server stopped trying. */
@@ -91,5 +91,51 @@ export class Teardown {
       await sleep(clock, delayMs, this.#stopped.signal).catch(() => undefined);
       if (this.#stopped.signal.aborted && attempt >= soonAttempts) return false;
     }
+  }
+}
+
+interface RemovableRecord {
+  readonly id: string;
+  readonly owner: string;
+  readonly state: string;
+}
+
+/** Snapshots or volumes by id, each until nothing of it is left. */
+export class RemovableRecords<R extends RemovableRecord> extends Map<string, R> {
+  /** Removals under way, or to be retried. */
+  readonly #removals = new Map<string, Promise<void>>();
+  readonly #remove: (id: string, run: () => Promise<void>) => Promise<void>;
+
+  constructor(teardown: Teardown, what: "snapshot" | "volume") {
+    super();
+    this.#remove = (id, run) => teardown.undo({ what, id, run }).soon;
+  }
+
+  /** Those that a tenant can use. */
+  readyOf(tenant: string): R[] {
+    return [...this.values()].filter(({ owner, state }) => owner === tenant && state === "ready");
+  }
+
+  isBeingRemoved(id: string): boolean {
+    return this.#removals.has(id);
+  }
+
+  /**
+   * Removes one permanently; it counts until that is done. @param erase safe to repeat.
+   * @throws SandboxError unavailable when it failed for now.
+   */
+  discard(record: R, erase: (removing: R) => Promise<void>): Promise<void> {
+    const { id } = record;
+    const earlier = this.#removals.get(id);
+    if (earlier !== undefined) return earlier;
+    const removing = { ...record, state: "removing" };
+    this.set(id, removing);
+    const soon = this.#remove(id, async () => {
+      await erase(removing);
+      this.delete(id);
+      this.#removals.delete(id);
+    });
+    this.#removals.set(id, soon);
+    return soon;
   }
 }

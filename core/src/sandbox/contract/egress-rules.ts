@@ -1,5 +1,6 @@
-import { isIP } from "node:net";
+import { isIP, BlockList } from "node:net";
 import { SandboxError } from "../../kernel/errors.js";
+import type { Sandbox } from "./backend.js";
 
 /**
  * IPv4 ranges outside of the public internet: this host, its networks, providers' shared and test ranges, multicast and
@@ -82,4 +83,25 @@ export function checkNetworkPolicy(policy: NetworkPolicy): void {
 
 function refuse(message: string): never {
   throw new SandboxError("network_rules_invalid", message);
+}
+
+/** A list of addresses and CIDR ranges, IPv4 and IPv6. */
+export function addressList(ranges: Iterable<string>): BlockList {
+  const list = new BlockList();
+  for (const range of ranges) {
+    const [address = "", prefix] = range.split("/");
+    const family = isIP(address) === 6 ? "ipv6" : "ipv4";
+    list.addSubnet(address, Number(prefix ?? (family === "ipv6" ? 128 : 32)), family);
+  }
+  return list;
+}
+
+/** The networking facet of a sandbox. @throws SandboxError invalid_argument when its backend has none. */
+export function requireNetworking(
+  { networking }: Sandbox,
+  backend: string,
+): NonNullable<Sandbox["networking"]> {
+  if (networking !== undefined) return networking;
+  const text = `network rules are not supported: backend '${backend}' cannot restrict what its sandboxes reach`;
+  throw new SandboxError("network_rules_unsupported", text);
 }

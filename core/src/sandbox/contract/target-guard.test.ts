@@ -3,8 +3,7 @@ import os from "node:os";
 import { syncBuiltinESMExports } from "node:module";
 import { it } from "node:test";
 import { promisify } from "node:util";
-import { failedConnection } from "./failed-connection.js";
-import { TargetGuard } from "./target-guard.js";
+import { failedConnection, TargetGuard } from "./target-guard.js";
 
 it("only the public internet is reached, in every notation of an address", () => {
   const guard = new TargetGuard([]);

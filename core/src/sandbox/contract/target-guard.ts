@@ -2,8 +2,7 @@ import type { LookupAddress } from "node:dns";
 import { type BlockList, isIP, type LookupFunction } from "node:net";
 import { networkInterfaces } from "node:os";
 import { callbackify } from "node:util";
-import { addressList } from "../../kernel/address-list.js";
-import { NOT_PUBLIC_IPV4 } from "./egress-rules.js";
+import { addressList, NOT_PUBLIC_IPV4 } from "./egress-rules.js";
 import { nameAddresses } from "./name-addresses.js";
 
 /** Addresses outside of the public internet: this host, its networks, and their IPv6 forms. */
@@ -99,4 +98,17 @@ export class TargetGuard {
   async resolve(hostname: string): Promise<LookupAddress[]> {
     return this.#find(hostname, { isSearched: this.#isSearched }).catch(() => []);
   }
+}
+
+/** Codes of Node.js for a certificate that is not accepted. Whoever has one is a server for everybody. */
+const OF_CERTIFICATES = /^(CERT_|UNABLE_TO_|SELF_SIGNED|DEPTH_ZERO|ERR_TLS_CERT)/;
+
+/**
+ * Reason of a failed connection to a target that a client chose, for that client. A port that refuses, drops or speaks
+ * something else gets one text, so that a client cannot scan ports by this server; a certificate's fault is told.
+ */
+export function failedConnection(error: unknown): string {
+  const { code, message } = error as { readonly code?: unknown; readonly message?: string };
+  if (typeof code !== "string") return message ?? "the connection failed";
+  return OF_CERTIFICATES.test(code) ? `the connection failed (${code})` : "the connection failed";
 }

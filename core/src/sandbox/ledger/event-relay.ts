@@ -9,8 +9,9 @@ import {
   type SandboxEvent,
   type SandboxEventDetail,
   type SandboxEventType,
+  type EventRecorder,
+  type SandboxEvents,
 } from "../model/sandbox-event.js";
-import type { EventRecorder, SandboxEvents } from "../model/sandbox-events.js";
 import type { SandboxesConfig } from "../model/sandboxes-config.js";
 
 export interface EventRelayOptions {

@@ -1,5 +1,5 @@
 import { z } from "zod";
-import type { Inferred } from "../../sqlite/inferred.js";
+import type { Inferred } from "../../sqlite/table.js";
 import { createToken } from "../../kernel/token.js";
 import type { AddressLease } from "../contract/address-leases.js";
 import type { SandboxId, SnapshotId, VolumeId } from "../contract/backend.js";

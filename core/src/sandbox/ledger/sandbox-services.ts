@@ -5,10 +5,10 @@ import { abortAfter } from "../../kernel/time.js";
 import type { Logger } from "../../observe/logger.js";
 import type { EventRelay } from "./event-relay.js";
 import type { Ledger } from "./ledger.js";
-import type { SharedRecords } from "../model/shared-records.js";
+import type { SharedRecords } from "../model/shared.js";
 import type { SandboxMetrics } from "../model/sandbox-metrics.js";
 import type { SandboxesConfig } from "../model/sandboxes-config.js";
-import type { BackendRegistry } from "../backends/backend-registry.js";
+import type { BackendRegistry } from "../backends/choose-backends.js";
 import type { Teardown } from "../backends/teardown.js";
 
 /** Services that the parts of the sandbox domain share. */

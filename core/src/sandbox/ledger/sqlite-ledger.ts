@@ -5,10 +5,8 @@ import { DatabaseSync } from "node:sqlite";
 import { z } from "zod";
 import type { SandboxId, SnapshotId, VolumeId } from "../contract/backend.js";
 import { BootError, messageOf, SandboxError } from "../../kernel/errors.js";
-import { knownVersion, migrate } from "../../sqlite/migrate.js";
+import { knownVersion, migrate, transaction, sqliteErrorCode } from "../../sqlite/open-database.js";
 import { Table } from "../../sqlite/table.js";
-import { transaction } from "../../sqlite/transaction.js";
-import { sqliteErrorCode } from "../../sqlite/sqlite-error-code.js";
 import type { AddressLease } from "../contract/address-leases.js";
 import {
   type EndedSandbox,

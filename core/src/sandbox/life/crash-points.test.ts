@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { it } from "node:test";
 import type { LiveSandbox } from "../model/live-sandbox.js";
 import { ALL_TRAFFIC, type NetworkPolicy } from "../contract/egress-rules.js";
-import { DEFAULT_TENANT } from "../model/tenant.js";
+import { DEFAULT_TENANT } from "../model/tenant-records.js";
 import { assertAgreement } from "../testing/assert-agreement.js";
 import { type CrashingServer, World } from "../testing/crashing-server.js";
 import { base, MINUTE_MS } from "../testing/start-domain.js";

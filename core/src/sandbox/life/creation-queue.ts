@@ -4,17 +4,16 @@ import type { Sandbox, SandboxBackend } from "../contract/backend.js";
 import type { Terminator } from "./terminator.js";
 import type { HeldSandbox } from "../backends/held-sandbox.js";
 import { limitCreation, type SandboxServices } from "../ledger/sandbox-services.js";
-import type { Reservation } from "../model/shared-records.js";
-import type { LiveSandbox, SandboxRecord } from "../model/live-sandbox.js";
+import type { Reservation } from "../model/shared.js";
+import { type LiveSandbox, type SandboxRecord, reasonAgainstPause, specOf } from "../model/live-sandbox.js";
 import type { ReadinessProbe } from "../model/readiness-probe.js";
 import type { Reaper } from "./reaper.js";
-import { requireNetworking } from "../contract/require-networking.js";
-import { reasonAgainstPause, specOf } from "../model/spec-of.js";
+import { requireNetworking } from "../contract/egress-rules.js";
 import { Semaphore } from "../../bounds/semaphore.js";
 import { NotReady, untilReady } from "./until-ready.js";
 import type { AddedStartups } from "./startups.js";
 import type { AddedWarmUps } from "../warm/warm-ups.js";
-import type { WarmPools } from "../warm/warm-pools.js";
+import type { WarmPools } from "../warm/warm-pool.js";
 
 export interface CreationQueueOptions extends SandboxServices {
   readonly terminator: Terminator;

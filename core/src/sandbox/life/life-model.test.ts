@@ -5,7 +5,7 @@ import { isDeepStrictEqual } from "node:util";
 import { ALL_TRAFFIC, type NetworkPolicy } from "../contract/egress-rules.js";
 import type { LiveSandbox, OnTimeout, SandboxRecord } from "../model/live-sandbox.js";
 import type { SnapshotRecord } from "../model/snapshots.js";
-import { DEFAULT_TENANT } from "../model/tenant.js";
+import { DEFAULT_TENANT } from "../model/tenant-records.js";
 import { assertAgreement } from "../testing/assert-agreement.js";
 import { type CrashingServer, World } from "../testing/crashing-server.js";
 import { base, MINUTE_MS } from "../testing/start-domain.js";

@@ -5,8 +5,7 @@ import type { AddedStartups } from "./startups.js";
 import type { Reaper } from "./reaper.js";
 import type { SandboxEvent } from "../model/sandbox-event.js";
 import type { PauseTrigger, ResumeTrigger } from "../model/sandbox-metrics.js";
-import type { SandboxRecord } from "../model/live-sandbox.js";
-import { reasonAgainstPause, specOf } from "../model/spec-of.js";
+import { type SandboxRecord, reasonAgainstPause, specOf } from "../model/live-sandbox.js";
 import { untilReady } from "./until-ready.js";
 
 export interface PausesOptions extends SandboxServices {

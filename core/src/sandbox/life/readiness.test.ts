@@ -15,7 +15,7 @@ import {
   startDomain,
 } from "../testing/start-domain.js";
 import { systemClock } from "../../kernel/clock.js";
-import { DEFAULT_TENANT } from "../model/tenant.js";
+import { DEFAULT_TENANT } from "../model/tenant-records.js";
 import { untilReady } from "./until-ready.js";
 
 const SECOND_MS = 1000;

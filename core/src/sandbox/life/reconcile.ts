@@ -1,5 +1,5 @@
 import { BootError, messageOf } from "../../kernel/errors.js";
-import type { Patience } from "../../kernel/patience.js";
+import type { Patience } from "../../kernel/time.js";
 import type { Logger } from "../../observe/logger.js";
 import type { Sandbox, SandboxBackend, SandboxId } from "../contract/backend.js";
 import type { SandboxServices } from "../ledger/sandbox-services.js";

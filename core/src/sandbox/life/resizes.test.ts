@@ -3,7 +3,7 @@ import { it } from "node:test";
 import type { Limits, Sandbox } from "../contract/backend.js";
 import type { SandboxRecord } from "../model/live-sandbox.js";
 import { assertNothingLeft, base, fails, FragileLedger, startDomain } from "../testing/start-domain.js";
-import { eventually } from "../../testing/eventually.js";
+import { eventually } from "../../testing/fake-clock.js";
 
 const SETTINGS = {
   maximumLimits: { cpuCount: 4, memoryMiB: 4096 },

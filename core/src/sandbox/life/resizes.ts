@@ -2,11 +2,11 @@ import { SandboxError } from "../../kernel/errors.js";
 import type { Limits, Sandbox } from "../contract/backend.js";
 import type { HeldSandbox } from "../backends/held-sandbox.js";
 import type { SandboxServices } from "../ledger/sandbox-services.js";
-import type { Reservation } from "../model/shared-records.js";
+import type { Reservation } from "../model/shared.js";
 import type { SandboxRecord } from "../model/live-sandbox.js";
-import { changedLimits, checkRequestedLimits, type LimitsChange } from "../model/requested-limits.js";
+import { changedLimits, checkRequestedLimits, type LimitsChange } from "../model/limits.js";
 import type { SandboxEvent } from "../model/sandbox-event.js";
-import { UnknownSandbox } from "../contract/unknown-sandbox.js";
+import { UnknownSandbox } from "../contract/sandbox-id.js";
 
 export interface ResizesOptions extends SandboxServices {
   /** Called before limits are raised. @throws SandboxError */

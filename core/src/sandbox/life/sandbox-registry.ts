@@ -1,7 +1,12 @@
 import { AsyncResource } from "node:async_hooks";
 import { SandboxError } from "../../kernel/errors.js";
 import type { Limits, Sandbox, SandboxBackend, SandboxId, VolumeId } from "../contract/backend.js";
-import { checkNetworkPolicy, egressRulesOf, type NetworkPolicy } from "../contract/egress-rules.js";
+import {
+  checkNetworkPolicy,
+  egressRulesOf,
+  type NetworkPolicy,
+  requireNetworking,
+} from "../contract/egress-rules.js";
 import { Terminator } from "./terminator.js";
 import { HeldSandbox } from "../backends/held-sandbox.js";
 import type { EndedSandbox, LedgerEntry } from "../ledger/ledger.js";
@@ -11,25 +16,29 @@ import { CreationQueue } from "./creation-queue.js";
 import { Pauses, transitioning } from "./pauses.js";
 import { checkReadinessProbe } from "../model/readiness-probe.js";
 import { Reaper } from "./reaper.js";
-import { checkRequestedLimits, type LimitsChange } from "../model/requested-limits.js";
-import { requireNetworking } from "../contract/require-networking.js";
+import { checkRequestedLimits, type LimitsChange } from "../model/limits.js";
 import { Resizes } from "./resizes.js";
 import type { Admission, CountedSandbox } from "../model/admissions.js";
-import { newAccessToken, newId } from "../backends/sandbox-secrets.js";
+import { newAccessToken, newId } from "../../kernel/secrets.js";
 import type { SandboxServices } from "../ledger/sandbox-services.js";
 import type { SnapshotRecord, Snapshots } from "../model/snapshots.js";
-import type { CreateSandbox, PauseOptions, Sandboxes, TenantOptions } from "./sandboxes.js";
+import {
+  type CreateSandbox,
+  type PauseOptions,
+  type Sandboxes,
+  type TenantOptions,
+  type Placements,
+  tenantSandboxes,
+} from "./sandboxes.js";
 import type { SandboxesConfig } from "../model/sandboxes-config.js";
 import type { RemoteTemplate, TemplateFacts, Templates } from "../templates/templates.js";
-import { DEFAULT_TENANT } from "../model/tenant.js";
-import { tenantSandboxes } from "./tenant-sandboxes.js";
-import { UnknownSandbox } from "../contract/unknown-sandbox.js";
+import { DEFAULT_TENANT } from "../model/tenant-records.js";
+import { UnknownSandbox } from "../contract/sandbox-id.js";
 import { resolveMounts } from "../model/volume-mounts.js";
 import type { VolumeRegistry } from "../volumes/volume-registry.js";
 import type { AddedStartups } from "./startups.js";
 import type { AddedWarmUps } from "../warm/warm-ups.js";
-import type { Placements } from "./placements.js";
-import type { WarmPools } from "../warm/warm-pools.js";
+import type { WarmPools } from "../warm/warm-pool.js";
 
 export interface SandboxRegistryOptions extends SandboxServices {
   /** Called before every creation. */

@@ -1,13 +1,14 @@
-import { createToken } from "../../kernel/token.js";
+import { createToken, type Slot } from "../../kernel/token.js";
 import type { Limits, SandboxId, SnapshotId } from "../contract/backend.js";
 import type { EgressRules, NetworkPolicy } from "../contract/egress-rules.js";
 import type { EndedSandbox } from "../ledger/ledger.js";
 import type { EndReason } from "../model/describe-end.js";
-import type { Idempotency, LiveSandbox, OnTimeout } from "../model/live-sandbox.js";
+import type { Idempotency, LiveSandbox, OnTimeout, SandboxRecord } from "../model/live-sandbox.js";
 import type { ReadinessProbe } from "../model/readiness-probe.js";
-import type { LimitsChange } from "../model/requested-limits.js";
+import type { LimitsChange } from "../model/limits.js";
 import type { RequestedMount } from "../model/volume-mounts.js";
 import type { RemoteTemplate } from "../templates/templates.js";
+import { UnknownSandbox } from "../contract/sandbox-id.js";
 
 /** What a client asks of a new sandbox. */
 export interface CreateSandbox {
@@ -152,3 +153,102 @@ export interface Sandboxes {
 }
 
 export const Sandboxes = createToken<Sandboxes>("sandboxes");
+
+/** A request for another sandbox with the creation options of this one, and new secrets. */
+export function createdLike(record: SandboxRecord): Omit<CreateSandbox, "id"> {
+  return {
+    owner: record.owner,
+    template: record.template,
+    snapshot: record.snapshot,
+    timeoutMs: record.timeoutMs,
+    onTimeout: record.onTimeout,
+    keepsMemory: record.keepsMemory,
+    autoResume: record.autoResume,
+    metadata: record.metadata,
+    environment: record.environment,
+    secure: record.accessToken !== undefined,
+    allowPublicTraffic: record.trafficAccessToken === undefined,
+    maskRequestHost: record.maskRequestHost,
+    limits: record.limits,
+    allowInternetAccess: record.allowInternetAccess,
+    egress: record.egress,
+    mounts: record.mounts,
+    backend: record.backend,
+  };
+}
+
+/**
+ * Chooses the server of a new sandbox, where there are several. @returns its name; undefined for this one.
+ * @throws SandboxError when none can have it.
+ */
+export type Placement = (request: CreateSandbox, signal?: AbortSignal) => Promise<string | undefined>;
+
+/** Choice among several servers, for the sandboxes that clients ask for. */
+export type Placements = Slot<Placement>;
+
+export const Placements = createToken<Placements>("placements");
+
+/** A creation that another server is to do: its request is passed on. */
+export class CreatedElsewhere extends Error {
+  override readonly name = "CreatedElsewhere";
+  readonly server: string;
+
+  constructor(server: string) {
+    super(`server '${server}' creates it`);
+    this.server = server;
+  }
+}
+
+/**
+ * The sandboxes of one tenant; for others' it answers as for unknown ones.
+ * @param ownerOf answers for every sandbox that is not completely removed.
+ * @param placement chooses the server of a new one.
+ */
+export function tenantSandboxes(
+  all: Sandboxes,
+  tenant: string,
+  ownerOf: (id: SandboxId) => string | undefined,
+  placement?: Placements,
+): Sandboxes {
+  const owns = (id: SandboxId): boolean => ownerOf(id) === tenant;
+  const owned = (id: SandboxId): SandboxId => {
+    if (!owns(id)) throw new UnknownSandbox(id);
+    return id;
+  };
+  const endOf = async (id: SandboxId): Promise<EndedSandbox | undefined> => {
+    const ended = await all.endOf(id);
+    return ended?.owner === tenant ? ended : undefined;
+  };
+  return {
+    defaultTimeoutMs: all.defaultTimeoutMs,
+    of: (other, options) => all.of(other, options),
+    create: async (request, signal) => {
+      const wanted = { ...request, owner: tenant };
+      const server = await placement?.used?.(wanted, signal);
+      if (server !== undefined) throw new CreatedElsewhere(server);
+      return all.create(wanted, signal);
+    },
+    check: (request) => all.check({ ...request, owner: tenant }),
+    checkTimeout: (timeoutMs) => all.checkTimeout(timeoutMs),
+    find: (id) => (owns(id) ? all.find(id) : undefined),
+    get: (id) => all.get(owned(id)),
+    onCreated: (listener) =>
+      all.onCreated((sandbox) => {
+        if (sandbox.record.owner === tenant) listener(sandbox);
+      }),
+    remembers: async (id) => owns(id) || (await endOf(id)) !== undefined,
+    endOf,
+    list: () => all.list().filter(({ record }) => record.owner === tenant),
+    kill: async (id, reason) => all.kill(owned(id), reason),
+    setTimeout: async (id, timeoutMs) => all.setTimeout(owned(id), timeoutMs),
+    extend: async (id, timeoutMs) => all.extend(owned(id), timeoutMs),
+    pause: async (id, options) => all.pause(owned(id), options),
+    resume: async (id, timeoutMs, options) => all.resume(owned(id), timeoutMs, options),
+    use: async (sandbox) => {
+      owned(sandbox.record.id);
+      return all.use(sandbox);
+    },
+    setNetworkPolicy: async (id, policy) => all.setNetworkPolicy(owned(id), policy),
+    setLimits: async (id, change) => all.setLimits(owned(id), change),
+  };
+}

@@ -4,7 +4,7 @@ import type { HeldSandbox } from "../backends/held-sandbox.js";
 import type { EndedSandbox } from "../ledger/ledger.js";
 import { type EndReason, factsOfEnd } from "../model/describe-end.js";
 import type { Reaper } from "./reaper.js";
-import { digestOf } from "../backends/sandbox-secrets.js";
+import { digestOf } from "../../kernel/secrets.js";
 import type { SandboxServices } from "../ledger/sandbox-services.js";
 import type { VolumeRegistry } from "../volumes/volume-registry.js";
 

@@ -1,9 +1,10 @@
 import { z } from "zod";
-import type { Inferred } from "../../sqlite/inferred.js";
-import type { Sandbox, Stats } from "../contract/backend.js";
+import type { Inferred } from "../../sqlite/table.js";
+import type { Sandbox, Stats, SandboxSpec } from "../contract/backend.js";
 import type { AdoptedProcess } from "../contract/process.js";
 import { limits, templateBuild } from "./template-build.js";
-import { DEFAULT_TENANT } from "./tenant.js";
+import { DEFAULT_TENANT } from "./tenant-records.js";
+import { egressRulesOf } from "../contract/egress-rules.js";
 
 /** Lifecycle state. Only `running` serves requests. */
 export type SandboxState = SandboxRecord["state"];
@@ -104,4 +105,27 @@ export interface LiveSandbox {
    * LiveSandbox then replaces this one.
    */
   readonly ended: AbortSignal;
+}
+
+export function specOf(record: SandboxRecord): SandboxSpec {
+  const { id, template, build, snapshot, base, limits, allowInternetAccess, egress, mounts } = record;
+  return {
+    id,
+    template,
+    ...(build && { image: build.image }),
+    snapshot: base ?? snapshot,
+    limits,
+    allowInternetAccess,
+    egress: egress && egressRulesOf(record),
+    mounts: mounts.map(({ volume, path, readOnly }) => ({ volume, path, readOnly })),
+  };
+}
+
+/** Reason why a sandbox cannot pause as its record demands; undefined when it can. */
+export function reasonAgainstPause(
+  { backend, keepsMemory }: Pick<SandboxRecord, "backend" | "keepsMemory">,
+  { pausing, stopping }: Sandbox,
+): string | undefined {
+  const [facet, how] = keepsMemory === false ? [stopping, " without memory"] : [pausing, ""];
+  return facet === undefined ? `backend '${backend}' on this host does not support pausing${how}` : undefined;
 }

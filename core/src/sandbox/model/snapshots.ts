@@ -1,5 +1,5 @@
 import { z } from "zod";
-import type { Inferred } from "../../sqlite/inferred.js";
+import type { Inferred } from "../../sqlite/table.js";
 import { createToken } from "../../kernel/token.js";
 import type { SandboxId, SnapshotId } from "../contract/backend.js";
 import type { LiveSandbox } from "./live-sandbox.js";

@@ -1,5 +1,5 @@
 import { z } from "zod";
-import type { Inferred } from "../../sqlite/inferred.js";
+import type { Inferred } from "../../sqlite/table.js";
 
 /** Limits of a record, as the contract with backends has them. */
 export const limits = z.object({

@@ -1,14 +1,13 @@
-import type { Slot } from "../../kernel/slot.js";
-import { createToken } from "../../kernel/token.js";
+import { type Slot, createToken } from "../../kernel/token.js";
 
 /** A small record of a tenant; its kind says what the text means. */
-export interface TenantRecord {
+interface TenantRecord {
   readonly id: string;
   readonly text: string;
 }
 
 /** Learns of the records of all tenants. */
-export interface RecordFollower {
+interface RecordFollower {
   /** Called first, with all that there are. */
   began(all: readonly TenantRecord[]): void;
   /** @param text undefined for a record that was removed */
@@ -16,7 +15,7 @@ export interface RecordFollower {
 }
 
 /** The records of one kind that several servers have in common. */
-export interface CommonRecords {
+interface CommonRecords {
   /** Those that a tenant has now, by id. @throws SandboxError while that cannot be told. */
   list(tenant: string): Promise<readonly TenantRecord[]>;
   /**
@@ -40,3 +39,9 @@ export type RecordSource = (kind: string, follower: RecordFollower) => Promise<C
 export type TenantRecords = Slot<RecordSource>;
 
 export const TenantRecords = createToken<TenantRecords>("tenant-records");
+
+/**
+ * Tenant of sandboxes without one: those of the server itself, of a server without authentication, and from before
+ * tenants.
+ */
+export const DEFAULT_TENANT = "default";

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { it } from "node:test";
 import type { LiveSandbox } from "../model/live-sandbox.js";
 import type { SnapshotRecord } from "../model/snapshots.js";
-import { DEFAULT_TENANT } from "../model/tenant.js";
+import { DEFAULT_TENANT } from "../model/tenant-records.js";
 import { World } from "../testing/crashing-server.js";
 import { asStored, base, fails, type Fixture, MINUTE_MS, startDomain } from "../testing/start-domain.js";
 

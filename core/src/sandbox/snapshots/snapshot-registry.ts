@@ -4,15 +4,15 @@ import type { HeldSandbox } from "../backends/held-sandbox.js";
 import type { CountedStorage } from "../model/admissions.js";
 import type { SandboxServices } from "../ledger/sandbox-services.js";
 import { checkReadinessProbe } from "../model/readiness-probe.js";
-import { createdLike } from "../life/created-like.js";
+import { createdLike } from "../life/sandboxes.js";
 import { Reaper } from "../life/reaper.js";
-import { newId } from "../backends/sandbox-secrets.js";
+import { newId } from "../../kernel/secrets.js";
 import type { SandboxRegistry } from "../life/sandbox-registry.js";
 import type { Forked, ForkRequest, SnapshotRecord, Snapshots, TenantSnapshots } from "../model/snapshots.js";
 import { parseTemplateName, parseTemplateReference } from "../templates/template-reference.js";
 import type { Templates } from "../templates/templates.js";
-import { RemovableRecords } from "../backends/removable-records.js";
-import { UnknownSandbox } from "../contract/unknown-sandbox.js";
+import { RemovableRecords } from "../backends/teardown.js";
+import { UnknownSandbox } from "../contract/sandbox-id.js";
 
 export interface SnapshotRegistryOptions extends SandboxServices {
   readonly sandboxes: Pick<SandboxRegistry, "create" | "get">;

@@ -6,7 +6,7 @@ import { type TemplateReference, findTemplate, parseTemplateReference } from "./
 import { SandboxError } from "../../kernel/errors.js";
 import type { FullLimits } from "../contract/full-limits.js";
 import type { SandboxesConfig } from "../model/sandboxes-config.js";
-import { DEFAULT_TENANT } from "../model/tenant.js";
+import { DEFAULT_TENANT } from "../model/tenant-records.js";
 
 /** What is known of a template without making a sandbox of it. */
 export interface TemplateFacts {

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { egressRulesOf } from "../contract/egress-rules.js";
-import { DEFAULT_TENANT } from "../model/tenant.js";
+import { DEFAULT_TENANT } from "../model/tenant-records.js";
 import type { CrashingServer, World } from "./crashing-server.js";
 
 /** Asserts that each event was delivered once, in order, and matches the sandboxes. */

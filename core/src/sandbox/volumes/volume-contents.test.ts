@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { it } from "node:test";
-import { DEFAULT_TENANT } from "../model/tenant.js";
+import { DEFAULT_TENANT } from "../model/tenant-records.js";
 import { assertNothingLeft, base, fails, MINUTE_MS, startDomain } from "../testing/start-domain.js";
 import type { OpenVolume } from "../model/volumes.js";
 

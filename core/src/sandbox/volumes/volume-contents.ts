@@ -1,7 +1,7 @@
 import { SandboxError } from "../../kernel/errors.js";
 import type { Sandbox, VolumeId } from "../contract/backend.js";
 import { limitCreation, type SandboxServices } from "../ledger/sandbox-services.js";
-import { newId } from "../backends/sandbox-secrets.js";
+import { newId } from "../../kernel/secrets.js";
 import type { OpenVolume, VolumeRecord } from "../model/volumes.js";
 import { posix } from "node:path";
 import type { FileInfo, Files } from "../contract/files.js";

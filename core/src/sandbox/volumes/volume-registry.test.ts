@@ -6,7 +6,7 @@ import { MemoryBackend } from "../../testing/memory-backend.js";
 import { createSandboxDomain } from "../domain.js";
 import type { LiveSandbox } from "../model/live-sandbox.js";
 import { sandboxesConfig } from "../model/sandboxes-config.js";
-import { DEFAULT_TENANT } from "../model/tenant.js";
+import { DEFAULT_TENANT } from "../model/tenant-records.js";
 import { base, fails, type Fixture, FragileLedger, MINUTE_MS, startDomain } from "../testing/start-domain.js";
 import type { VolumeRecord } from "../model/volumes.js";
 

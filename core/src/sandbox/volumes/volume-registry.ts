@@ -3,8 +3,8 @@ import { SandboxError } from "../../kernel/errors.js";
 import type { VolumeId } from "../contract/backend.js";
 import type { CountedStorage } from "../model/admissions.js";
 import type { SandboxServices } from "../ledger/sandbox-services.js";
-import { digestOf, isDigestOf, newAccessToken, newId } from "../backends/sandbox-secrets.js";
-import { RemovableRecords } from "../backends/removable-records.js";
+import { digestOf, isDigestOf, newAccessToken, newId } from "../../kernel/secrets.js";
+import { RemovableRecords } from "../backends/teardown.js";
 import type { VolumeContents } from "./volume-contents.js";
 import type { CreateVolume, OpenVolume, TenantVolumes, VolumeRecord, Volumes } from "../model/volumes.js";
 

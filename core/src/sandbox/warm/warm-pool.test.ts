@@ -13,7 +13,7 @@ import type { ImageSource } from "../contract/backend.js";
 import { createSandboxDomain, type SandboxDomain } from "../domain.js";
 import type { CreateSandbox } from "../life/sandboxes.js";
 import { sandboxesConfig } from "../model/sandboxes-config.js";
-import { DEFAULT_TENANT } from "../model/tenant.js";
+import { DEFAULT_TENANT } from "../model/tenant-records.js";
 import { plainRecord } from "../testing/start-domain.js";
 import type { WarmUp } from "./warm-ups.js";
 

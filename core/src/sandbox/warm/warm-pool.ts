@@ -4,11 +4,12 @@ import { messageOf } from "../../kernel/errors.js";
 import type { Logger } from "../../observe/logger.js";
 import type { HeldSandbox } from "../backends/held-sandbox.js";
 import type { SandboxesConfig } from "../model/sandboxes-config.js";
+import { Counter, Gauge, type Registry } from "prom-client";
 
 /** The settings of one pool; durations in milliseconds. */
-export type PoolSettings = SandboxesConfig["templates"][string]["pool"];
+type PoolSettings = SandboxesConfig["templates"][string]["pool"];
 
-export interface WarmPoolOptions {
+interface WarmPoolOptions {
   readonly settings: PoolSettings;
   /** Makes one sandbox ready. When it rejects, nothing of that sandbox is left. */
   readonly make: (signal: AbortSignal) => Promise<HeldSandbox>;
@@ -33,7 +34,7 @@ const MAX_RETRY_MS = 60_000;
  * Ready sandboxes of one template. The pool keeps `min` of them; each miss raises the target by one, up to `max`, and a
  * while without misses lowers it again.
  */
-export class WarmPool {
+class WarmPool {
   readonly #options: WarmPoolOptions;
   readonly #ready: HeldSandbox[] = [];
   readonly #making = new Set<Promise<void>>();
@@ -171,4 +172,73 @@ export class WarmPool {
       this.#shrinkLater();
     });
   }
+}
+
+export type WarmPools = ReturnType<typeof warmPools>;
+
+/**
+ * The warm pools of a server, by template, and their metrics. @param registry receives the metrics
+ * `coppice_sandboxes_warm…`.
+ */
+export function warmPools(registry: Registry) {
+  const registers = [registry];
+  const pools = new Map<string, WarmPool>();
+  const creators = { waiting: 0 };
+  new Gauge({
+    name: "coppice_sandboxes_warm",
+    help: "Sandboxes of warm pools that wait for a creation; not counted among the running ones",
+    labelNames: ["template"],
+    registers,
+    collect() {
+      for (const [template, pool] of pools) this.set({ template }, pool.size);
+    },
+  });
+  const takes = new Counter({
+    name: "coppice_sandboxes_warm_takes_total",
+    help: "Creations that a warm pool could serve, by whether it did (hit, miss, or broken: the one taken did not work)",
+    labelNames: ["template", "outcome"],
+    registers,
+  });
+  const failures = new Counter({
+    name: "coppice_sandboxes_warm_failures_total",
+    help: "Sandboxes for warm pools that could not be made ready",
+    labelNames: ["template"],
+    registers,
+  });
+  return {
+    add(template: string, options: Omit<WarmPoolOptions, "creators" | "onFailure">): void {
+      for (const outcome of ["hit", "miss", "broken"]) takes.inc({ template, outcome }, 0);
+      failures.inc({ template }, 0);
+      const onFailure = (): void => failures.inc({ template });
+      pools.set(template, new WarmPool({ ...options, creators, onFailure }));
+    },
+    start(): void {
+      for (const pool of pools.values()) pool.start();
+    },
+    /** A ready sandbox; undefined when there is none or no pool. Call `handedOut` with its outcome. */
+    take(template: string): HeldSandbox | undefined {
+      const pool = pools.get(template);
+      const held = pool?.take();
+      if (pool !== undefined && held === undefined) takes.inc({ template, outcome: "miss" });
+      return held;
+    },
+    /** Makes fewer sandboxes ready while one is made for its creator, until disposal. */
+    yieldToCreator(): Disposable {
+      creators.waiting += 1;
+      return {
+        [Symbol.dispose]() {
+          creators.waiting -= 1;
+          for (const pool of pools.values()) pool.refill();
+        },
+      };
+    },
+    handedOut(template: string, outcome: "hit" | "broken"): void {
+      takes.inc({ template, outcome });
+      // The answer leaves first: making the next sandbox would delay it.
+      setImmediate(() => pools.get(template)?.refill());
+    },
+    async close(): Promise<void> {
+      await Promise.all([...pools.values()].map((pool) => pool.close()));
+    },
+  };
 }
