@@ -72,14 +72,6 @@ export class AgentConnection {
   /** Released ids, for which frames of the agent may still arrive. */
   readonly #released = new Set<number>();
   readonly #adopted: AgentProcess[] = [];
-  readonly #wires: Wires = {
-    connection: this,
-    isOver: () => this.isOver,
-    canShare: () => this.#canShare,
-    takeDescriptor: (descriptor) => this.#takeDescriptor(descriptor),
-    send: (type, id, payload) => this.#writer.send(type, id, payload),
-    release: (id) => this.#release(id),
-  };
   readonly #accounts = new Map<string, { readonly account: User; readonly atMs: number }>();
   readonly #greeting = Promise.withResolvers<void>();
   readonly #explain: ProcessFacts["explain"] = (exit, sinceMs) => this.explain?.(exit, sinceMs) ?? exit;
@@ -333,15 +325,28 @@ export class AgentConnection {
   }
 
   #link(id: number): Link {
-    return new OpenLink(id, this.#wires);
-  }
-
-  #release(id: number): void {
-    this.#channels.delete(id);
-    this.#released.add(id);
-    if (this.#released.size > MAX_RELEASED)
-      this.#lose(unavailable("the agent does not confirm that it released what it was asked to"));
-    this.#writer.sendLater(Request.Release, id);
+    let isOpen = true;
+    const canShare = (): boolean => isOpen && this.#canShare;
+    return {
+      id,
+      connection: this,
+      get canShare() {
+        return canShare();
+      },
+      takeDescriptor: (descriptor) => this.#takeDescriptor(descriptor),
+      send: (type, payload) => {
+        if (isOpen && this.#end === undefined) this.#writer.send(type, id, payload);
+      },
+      release: () => {
+        if (!isOpen || this.#end !== undefined) return;
+        isOpen = false;
+        this.#channels.delete(id);
+        this.#released.add(id);
+        if (this.#released.size > MAX_RELEASED)
+          this.#lose(unavailable("the agent does not confirm that it released what it was asked to"));
+        this.#writer.sendLater(Request.Release, id);
+      },
+    };
   }
 
   async #takeDescriptor(descriptor: number): Promise<number | undefined> {
@@ -459,49 +464,6 @@ export class AgentConnection {
     const timer = setTimeout(() => this.#stream.destroy(), CLOSE_TIMEOUT_MS);
     this.#stream.once("close", () => clearTimeout(timer));
     this.#stream.end(() => this.#stream.destroy());
-  }
-}
-
-/** What the links of a connection need of it: made once, because a request takes as long as some closures. */
-interface Wires {
-  readonly connection: object;
-  readonly isOver: () => boolean;
-  readonly canShare: () => boolean;
-  readonly takeDescriptor: Link["takeDescriptor"];
-  readonly send: (type: number, id: number, payload?: Uint8Array) => void;
-  readonly release: (id: number) => void;
-}
-
-class OpenLink implements Link {
-  readonly id: number;
-  readonly #wires: Wires;
-  #isOpen = true;
-
-  constructor(id: number, wires: Wires) {
-    this.id = id;
-    this.#wires = wires;
-  }
-
-  get connection(): object {
-    return this.#wires.connection;
-  }
-
-  get canShare(): boolean {
-    return this.#isOpen && this.#wires.canShare();
-  }
-
-  takeDescriptor(descriptor: number): Promise<number | undefined> {
-    return this.#wires.takeDescriptor(descriptor);
-  }
-
-  send(type: number, payload?: Uint8Array): void {
-    if (this.#isOpen && !this.#wires.isOver()) this.#wires.send(type, this.id, payload);
-  }
-
-  release(): void {
-    if (!this.#isOpen || this.#wires.isOver()) return;
-    this.#isOpen = false;
-    this.#wires.release(this.id);
   }
 }
 

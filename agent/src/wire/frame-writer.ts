@@ -11,7 +11,6 @@ export class FrameWriter {
   readonly #stream: Duplex;
   #parts: Uint8Array[] = [];
   #isScheduled = false;
-  #later: NodeJS.Timeout | undefined;
   #isScheduledLater = false;
   readonly #flush = (): void => this.flush();
 
@@ -33,12 +32,10 @@ export class FrameWriter {
     this.#add(type, id, payload);
     if (this.#isScheduled || this.#isScheduledLater) return;
     this.#isScheduledLater = true;
-    // A timer is made once: each one costs as much as its frame.
-    this.#later ??= setTimeout(() => {
+    setTimeout(() => {
       this.#isScheduledLater = false;
       this.flush();
     }, LATER_MS);
-    this.#later.refresh();
   }
 
   #add(type: number, id: number, payload: Uint8Array | undefined): void {

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { it } from "node:test";
-import { parseClientFrame } from "./client-frame.js";
+import { parseClientFrame } from "./shell-sockets.js";
 
 it("A frame with very many values is refused before it is parsed: that would hold up the event loop", () => {
   const many = Buffer.from(`{"type":"other","more":[${"{},".repeat(10_000)}{}]}`);

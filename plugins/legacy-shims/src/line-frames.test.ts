@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { it } from "node:test";
-import { LineFrames } from "./line-frames.js";
+import { LineFrames } from "./shell-sockets.js";
 
 function frame(text: string, type = "stdout"): string {
   return JSON.stringify({ type, text });

@@ -15,7 +15,7 @@ import commands, { Commands } from "@coppice/plugin-commands";
 import localProcess from "@coppice/plugin-local-process";
 import access from "@coppice/plugin-access";
 import sandboxApi from "@coppice/plugin-sandbox-api";
-import { parseClientFrame } from "./client-frame.js";
+import { parseClientFrame } from "./shell-sockets.js";
 import legacyShims from "./index.js";
 import { openWebSocket, type WebSocketClient } from "./testing/web-socket-client.js";
 

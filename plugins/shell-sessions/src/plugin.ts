@@ -3,14 +3,23 @@ import { Clock, definePlugin, Sandboxes, serveSandboxPath, Spool, Targets, Tenan
 import { Commands } from "@coppice/plugin-commands";
 import { DirectoryWatches } from "@coppice/plugin-files";
 import { CodeInterpreter } from "@coppice/plugin-jupyter";
+import { interpreterRoutes } from "./code/interpreter-routes.js";
+import { changeRoutes } from "./files/change-routes.js";
+import { listRoutes } from "./files/list-routes.js";
+import { readRoutes } from "./files/read-routes.js";
+import { gitRoutes } from "./git/git-routes.js";
+import { portRoutes } from "./ports/port-routes.js";
+import { shellSessionsConfig, type ShellSessionsConfig } from "./shell-sessions-config.js";
 import { ShellSessions } from "./shell/shell-sessions.js";
-import { shellSessionsConfig } from "./shell-sessions-config.js";
-import { dispatcher } from "./wire/dispatch.js";
+import { shellSockets } from "./socket/shell-sockets.js";
+import { watchRoutes } from "./watch/watch-routes.js";
+import { commandRoutes } from "./wire/command-routes.js";
 import { mountHttp } from "./wire/http-transport.js";
-import { shellRoutes } from "./shell-routes.js";
+import { processRoutes } from "./wire/process-routes.js";
+import { dispatcher, type ShellRoute } from "./wire/route.js";
+import { sessionRoutes, utilityRoutes } from "./wire/session-routes.js";
 import { ShellAccess } from "./wire/shell-access.js";
 import { errorBody, unknownSandbox } from "./wire/shell-errors.js";
-import { shellSockets } from "./socket/shell-sockets.js";
 
 const SURFACE = "shell";
 
@@ -54,3 +63,29 @@ export const plugin = definePlugin({
     plugin.webSocket(SURFACE, paths, shellSockets(mounted));
   },
 });
+
+interface ShellRoutesOptions {
+  readonly config: ShellSessionsConfig;
+  readonly clock: Clock;
+  readonly commands: Commands;
+  readonly watches: DirectoryWatches | undefined;
+  readonly interpreter: CodeInterpreter | undefined;
+}
+
+/** Every route of the interface, for all transports. */
+function shellRoutes(options: ShellRoutesOptions): readonly ShellRoute[] {
+  const { config } = options;
+  return [
+    ...utilityRoutes(config),
+    ...commandRoutes(config),
+    ...processRoutes(config),
+    ...sessionRoutes(config),
+    ...readRoutes(config),
+    ...changeRoutes,
+    ...listRoutes(config),
+    ...portRoutes(options),
+    ...interpreterRoutes(options),
+    ...gitRoutes(options),
+    ...watchRoutes(options),
+  ];
+}

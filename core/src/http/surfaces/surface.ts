@@ -253,7 +253,7 @@ export class Surface {
         ),
       ),
     );
-    const koa = new Answering();
+    const koa = new Koa();
     // Errors that reach koa's own handler were already answered below.
     koa.silent = true;
     const surface = this.name;
@@ -283,18 +283,15 @@ export class Surface {
       ctx.respond = false;
       writeHttpError(ctx.res, refusal);
     });
+    const byPath = this.#routerByPath();
     for (const { plugin, value } of this.#routers) {
       for (const { methods, stack } of value.stack) {
         if (methods.length > 0 && permittedScopes(stack).length === 0) stack.unshift(permitByMethod);
         stack.unshift((_, next) => runAs(plugin, next));
       }
+      const routes = value.routes() as Koa.Middleware;
+      koa.use((ctx, next) => ((byPath.get(ctx.path) ?? value) === value ? routes(ctx, next) : next()));
     }
-    const plain = this.#plainRoutes();
-    koa.use((ctx, next) => {
-      const route = plain.get(`${ctx.method} ${ctx.path}`);
-      return route === undefined ? next() : route(ctx, next);
-    });
-    for (const { value } of this.#routers) koa.use(value.routes() as Koa.Middleware);
     koa.use((ctx) => {
       const allowed = this.#methodsAt(ctx.path);
       if (allowed.length === 0) {
@@ -469,23 +466,15 @@ export class Surface {
       runAs(plugin, () => observer(request, { ...answered, sandboxId }));
   }
 
-  /** Routes of a method and a path without parameters that no other has: asking routers takes as long as the rest of koa. */
-  #plainRoutes(): ReadonlyMap<string, Koa.Middleware> {
-    const layers = this.#routers.flatMap(({ value }) => value.stack);
-    const found = new Map<string, Koa.Middleware>();
-    for (const { path, methods, stack } of layers) {
+  /** The router of each path without parameters that only one has: asking all takes as long as the rest of koa. */
+  #routerByPath(): ReadonlyMap<string, Router> {
+    const found = new Map<string, Router>();
+    for (const { path } of this.#routers.flatMap(({ value }) => value.stack)) {
       if (typeof path !== "string" || !/^[\w/.-]+$/.test(path)) continue;
-      const others = layers.filter((layer) => layer.stack !== stack && layer.match(path));
-      for (const method of methods) {
-        // A layer without methods is middleware.
-        if (others.some((layer) => layer.methods.length === 0 || layer.methods.includes(method))) continue;
-        found.set(`${method} ${path}`, (ctx, next) => {
-          Object.assign(ctx, { _matchedRoute: path, params: {} });
-          const run = async (index: number): Promise<unknown> =>
-            index === stack.length ? next() : stack[index]?.(ctx as never, () => run(index + 1));
-          return run(0);
-        });
-      }
+      const [only, ...others] = this.#routers.filter(({ value }) =>
+        value.stack.some((layer) => layer.match(path)),
+      );
+      if (only !== undefined && others.length === 0) found.set(path, only.value);
     }
     return found;
   }
@@ -500,28 +489,6 @@ export class Surface {
         ),
       ),
     ];
-  }
-}
-
-type Run = (ctx: Koa.Context) => Promise<unknown>;
-
-const { handleRequest } = Koa.prototype as unknown as {
-  readonly handleRequest: (this: Koa, ctx: Koa.Context, run: Run) => Promise<void>;
-};
-
-/**
- * Koa without the watch over the end of each answer, where the route sends its answer itself: it takes as long as the rest
- * of koa.
- */
-class Answering extends Koa {
-  async handleRequest(ctx: Koa.Context, run: Run): Promise<void> {
-    ctx.res.statusCode = 404;
-    await run(ctx);
-    if (ctx.respond === false) return;
-    const { statusCode } = ctx.res;
-    await handleRequest.call(this, ctx, async () => {
-      ctx.res.statusCode = statusCode;
-    });
   }
 }
 

@@ -1,15 +1,27 @@
 import { posix } from "node:path";
-import type { Clock, LiveSandbox } from "@coppice/core";
-import type { CodeInterpreter, InterpreterContext, SandboxInterpreter } from "@coppice/plugin-jupyter";
+import { type Clock, type LiveSandbox, SandboxError } from "@coppice/core";
+import type {
+  CodeInterpreter,
+  ExecutionEvent,
+  InterpreterContext,
+  SandboxInterpreter,
+} from "@coppice/plugin-jupyter";
 import { z } from "zod";
 import { translated } from "../files/file-errors.js";
 import { pathField } from "../files/session-path.js";
-import { ShellError } from "../shell/shell-error.js";
 import type { ShellSessionsConfig } from "../shell-sessions-config.js";
-import { timeout, variables } from "../wire/command-body.js";
-import { inputOf, type ShellAnswer, type ShellRequest, type ShellRoute, success } from "../wire/route.js";
-import { executionEvents } from "./execution-events.js";
-import { executionFailure, interpreted, notAvailable } from "./interpreter-errors.js";
+import { ShellError, type ShellErrorCode } from "../shell/shell-error.js";
+import {
+  event,
+  inputOf,
+  type ShellAnswer,
+  type ShellRequest,
+  type ShellRoute,
+  success,
+  timeout,
+  variables,
+} from "../wire/route.js";
+import { errorAnswer } from "../wire/shell-errors.js";
 
 const language = z.string().max(100);
 const environment = variables.refine(
@@ -161,4 +173,101 @@ async function* released<T>(source: AsyncIterable<T>, release: () => void): Asyn
   } finally {
     release();
   }
+}
+
+interface Execution {
+  readonly context: InterpreterContext;
+  readonly code: string;
+  readonly variables: Readonly<Record<string, string>>;
+  readonly timeoutMs: number | undefined;
+  readonly clock: Clock;
+  readonly signal: AbortSignal;
+}
+
+type Event = ReturnType<typeof event>;
+
+/** Fields of a result, by the type of its data. */
+const FIELDS: ReadonlyMap<string, string> = new Map([
+  ["text/plain", "text"],
+  ["text/html", "html"],
+  ["image/png", "png"],
+  ["image/jpeg", "jpeg"],
+  ["image/svg+xml", "svg"],
+  ["text/latex", "latex"],
+  ["text/markdown", "markdown"],
+  ["application/javascript", "javascript"],
+  ["application/json", "json"],
+]);
+
+/** What happens while code runs, to its end. Code whose time is over is interrupted. */
+async function* executionEvents(execution: Execution): AsyncGenerator<Event> {
+  const { context, code, variables, timeoutMs, clock, signal } = execution;
+  const expiry = new AbortController();
+  const cancel = timeoutMs === undefined ? () => undefined : clock.after(timeoutMs, () => expiry.abort());
+  let count: number | undefined;
+  try {
+    const until = AbortSignal.any([signal, expiry.signal]);
+    for await (const each of context.execute({ code, variables }, until)) {
+      if (each.type === "number_of_executions") count = each.executionCount;
+      else yield clientEvent(each);
+    }
+  } finally {
+    cancel();
+  }
+  if (expiry.signal.aborted) {
+    const evalue = `Execution timed out after ${timeoutMs} ms`;
+    yield event("error", { ename: "TimeoutError", evalue, traceback: [] });
+  }
+  yield event("execution_complete", { execution_count: count ?? null });
+}
+
+function clientEvent(each: Exclude<ExecutionEvent, { readonly type: "number_of_executions" }>): Event {
+  if (each.type === "error") {
+    const { name: ename, value: evalue, traceback } = each;
+    return event("error", { ename, evalue, traceback });
+  }
+  if (each.type !== "result") return event(each.type, { text: valueOf(each.text) });
+  const fields = [...each.data].flatMap(([type, json]) => {
+    const field = FIELDS.get(type);
+    return field === undefined ? [] : [[field, valueOf(json)] as const];
+  });
+  return event("result", { ...Object.fromEntries(fields), metadata: {} });
+}
+
+function valueOf(json: Buffer): unknown {
+  return JSON.parse(json.toString()) as unknown;
+}
+
+const JAVASCRIPT: ReadonlySet<string> = new Set(["javascript", "js", "typescript", "ts"]);
+
+/** Says that a language has no interpreter here. The status is none that clients try again for. */
+function notAvailable(language: string, why: string): ShellError {
+  const name = language.trim().toLowerCase();
+  const code: ShellErrorCode = JAVASCRIPT.has(name) ? "JAVASCRIPT_NOT_AVAILABLE" : "PYTHON_NOT_AVAILABLE";
+  return new ShellError(code, why, { language });
+}
+
+/** @throws ShellError for what the interpreter refuses. */
+async function interpreted<T>(language: string, operation: () => Promise<T>): Promise<T> {
+  try {
+    return await operation();
+  } catch (error) {
+    throw interpreterError(error, language);
+  }
+}
+
+function interpreterError(error: unknown, language: string): unknown {
+  if (!(error instanceof SandboxError)) return error;
+  if (error.reason === "context_not_found") return new ShellError("CONTEXT_NOT_FOUND", error.message);
+  if (error.reason === "kernel_start_failed") return notAvailable(language, error.message);
+  if (error.reason === "template_has_no_kernel") {
+    return new ShellError("VALIDATION_FAILED", `There is no interpreter for '${language}'`, { language });
+  }
+  return error;
+}
+
+/** The answer to a failed execution: the interface's form, and that of older clients, `{ error, code, details }`. */
+function executionFailure(error: unknown, { log }: Pick<ShellRequest, "log">): ShellAnswer {
+  const { status, body } = errorAnswer(error, log);
+  return { json: { ...body, error: body["message"], details: body["context"] }, status };
 }

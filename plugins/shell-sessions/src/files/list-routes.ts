@@ -1,11 +1,11 @@
+import { posix } from "node:path";
 import { SandboxError } from "@coppice/core";
 import type { FileInfo } from "@coppice/core/backend";
 import { z } from "zod";
-import { ShellError } from "../shell/shell-error.js";
 import type { ShellSessionsConfig } from "../shell-sessions-config.js";
+import { ShellError } from "../shell/shell-error.js";
 import { inputOf, type ShellRequest, type ShellRoute, success } from "../wire/route.js";
 import { translated } from "./file-errors.js";
-import { listedFile } from "./listed-file.js";
 import { pathField, pathOf, sessionField } from "./session-path.js";
 
 const listBody = z.object({
@@ -85,4 +85,28 @@ async function statIfPresent({ sandbox }: ShellRequest, path: string): Promise<F
 /** A link without a target has no mode. */
 function isDangling({ symlinkTarget, kind, mode }: FileInfo): boolean {
   return symlinkTarget !== undefined && kind === "unknown" && mode === 0;
+}
+
+const LETTERS = "rwxrwxrwx";
+
+/** An entry of a listing as clients read it. */
+function listedFile(root: string, info: FileInfo): Readonly<Record<string, unknown>> {
+  const mode = LETTERS.replace(/./g, (letter, index: number) =>
+    (info.mode >> (8 - index)) & 1 ? letter : "-",
+  );
+  return {
+    name: info.name,
+    absolutePath: info.path,
+    relativePath: posix.relative(root, info.path),
+    type: typeOf(info),
+    size: info.sizeBytes,
+    modifiedAt: new Date(info.modifiedAtMs).toISOString(),
+    mode,
+    permissions: { readable: mode[0] === "r", writable: mode[1] === "w", executable: mode[2] === "x" },
+  };
+}
+
+function typeOf({ kind, symlinkTarget }: FileInfo): string {
+  if (symlinkTarget !== undefined) return "symlink";
+  return kind === "unknown" ? "other" : kind;
 }

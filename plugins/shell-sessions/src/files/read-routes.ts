@@ -1,10 +1,12 @@
+import { isUtf8 } from "node:buffer";
+import { extname } from "node:path";
 import { StringDecoder } from "node:string_decoder";
 import type { OpenFile } from "@coppice/core/backend";
+import { lookup } from "mime-types";
 import { z } from "zod";
-import { ShellError } from "../shell/shell-error.js";
 import type { ShellSessionsConfig } from "../shell-sessions-config.js";
+import { ShellError } from "../shell/shell-error.js";
 import { event, inputOf, type ShellRequest, type ShellRoute, success } from "../wire/route.js";
-import { contentKind } from "./content-kind.js";
 import { translated } from "./file-errors.js";
 import { pathField, pathOf, sessionField } from "./session-path.js";
 
@@ -107,4 +109,29 @@ async function* chunksOf(source: AsyncIterable<Uint8Array>, size: number): Async
     for (; waiting.length >= size; waiting = waiting.subarray(size)) yield waiting.subarray(0, size);
   }
   if (waiting.length > 0) yield waiting;
+}
+
+interface ContentKind {
+  readonly isBinary: boolean;
+  readonly mimeType: string;
+}
+
+const NUL = 0;
+const MAX_CHARACTER_BYTES = 4;
+
+/** Kind of a file, by its beginning and its name. @param isWhole false: it may end inside a character. */
+function contentKind(path: string, beginning: Buffer, { isWhole }: { isWhole: boolean }): ContentKind {
+  const isBinary = beginning.includes(NUL) || !isText(beginning, isWhole);
+  const named = lookup(extname(path)) || undefined;
+  // Sources of TypeScript have the extension of a film.
+  const isMistaken = !isBinary && named !== undefined && /^(video|audio)\//.test(named);
+  if (named !== undefined && !isMistaken) return { isBinary, mimeType: named };
+  return { isBinary, mimeType: isBinary ? "application/octet-stream" : "text/plain" };
+}
+
+function isText(bytes: Buffer, isWhole: boolean): boolean {
+  if (isUtf8(bytes)) return true;
+  if (isWhole) return false;
+  for (let cut = 1; cut < MAX_CHARACTER_BYTES; cut++) if (isUtf8(bytes.subarray(0, -cut))) return true;
+  return false;
 }

@@ -1,7 +1,6 @@
 import { z } from "zod";
 import { ShellError } from "../shell/shell-error.js";
-import { sessionIdField, sessionIdOf } from "../wire/session-id.js";
-import type { ShellRequest } from "../wire/route.js";
+import { sessionIdField, sessionIdOf, type ShellRequest } from "../wire/route.js";
 
 const MAX_PATH_LENGTH = 4096;
 // Linux's PATH_MAX and NAME_MAX, without the NUL.

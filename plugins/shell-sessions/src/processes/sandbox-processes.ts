@@ -1,3 +1,4 @@
+import { randomInt } from "node:crypto";
 import { posix } from "node:path";
 import { type Clock, fulfilledWithin, type LiveSandbox, SandboxError, type Spool } from "@coppice/core";
 import { exitCodeOf } from "@coppice/core/backend";
@@ -8,15 +9,14 @@ import type {
   OutputPiece,
   StartedCommand,
 } from "@coppice/plugin-commands";
-import { ShellError } from "../shell/shell-error.js";
+import type { ShellSessionsConfig } from "../shell-sessions-config.js";
 import { type CollectedOutput, OutputCollector } from "../shell/output-collector.js";
 import { newState, processStart } from "../shell/process-start.js";
 import { checkCommand, type ExecCommand, type Session } from "../shell/session.js";
+import { ShellError } from "../shell/shell-error.js";
 import { signalTree } from "../shell/signal-tree.js";
-import type { ShellSessionsConfig } from "../shell-sessions-config.js";
-import { newProcessId } from "./process-id.js";
 
-export type ProcessStatus = "running" | "completed" | "failed" | "killed" | "error";
+type ProcessStatus = "running" | "completed" | "failed" | "killed" | "error";
 
 /** A process of a sandbox, also one that has ended or that another surface started. */
 export interface ShellProcess {
@@ -46,7 +46,7 @@ interface StartProcess extends ExecCommand {
 const PAGE_BYTES = 256 * 1024;
 const MAX_ID_LENGTH = 128;
 
-export interface SandboxProcessesOptions {
+interface SandboxProcessesOptions {
   readonly sandbox: LiveSandbox;
   readonly commands: Commands;
   readonly clock: Clock;
@@ -273,4 +273,11 @@ function busy(id: string): ShellError {
 
 function ignoreGone(error: unknown): undefined {
   if (!(error instanceof SandboxError)) throw error;
+}
+
+/** An id as the original system makes them. */
+function newProcessId(): string {
+  return `proc_${Date.now()}_${randomInt(36 ** 6)
+    .toString(36)
+    .padStart(6, "0")}`;
 }

@@ -1,6 +1,4 @@
-import { quoted } from "./quote.js";
-
-export interface ProcessCommand {
+interface ProcessCommand {
   /** Text for bash, without NUL bytes. */
   readonly command: string;
   /** Names are those of variables of bash. */
@@ -10,7 +8,7 @@ export interface ProcessCommand {
 }
 
 /** Arguments and input of a bash that runs a command in the state of a session's snapshot. */
-export interface ProcessStart {
+interface ProcessStart {
   readonly args: readonly string[];
   /** To be written to its stdin, which is closed then. */
   readonly input: Buffer;
@@ -51,4 +49,9 @@ eval "unset -v __coppice_root __coppice_name __coppice_state __coppice_prelude _
 function enter(cwd: string): string {
   const text = quoted(`Failed to change directory to '${cwd}'`);
   return `{ builtin cd -- "$__coppice_root"${quoted(cwd)} || builtin cd -- ${quoted(cwd)}; } 2>/dev/null || { printf '%s\\n' ${text} >&2; exit 1; }\n`;
+}
+
+/** A text as one word of a shell. */
+function quoted(text: string): string {
+  return `'${text.replaceAll("'", String.raw`'\''`)}'`;
 }

@@ -1,7 +1,9 @@
-import { exitCodeOf } from "@coppice/core/backend";
 import { posix } from "node:path";
+import { StringDecoder } from "node:string_decoder";
+import { exitCodeOf, type Output } from "@coppice/core/backend";
 import type { OutputPiece, StartedCommand } from "@coppice/plugin-commands";
 import type { SandboxProcesses } from "../processes/sandbox-processes.js";
+import type { ShellSessionsConfig } from "../shell-sessions-config.js";
 import {
   checkCommand,
   type ExecCommand,
@@ -10,11 +12,17 @@ import {
   type Session,
 } from "../shell/session.js";
 import { ShellError } from "../shell/shell-error.js";
-import type { ShellSessionsConfig } from "../shell-sessions-config.js";
-import { type CommandBody, commandBody } from "./command-body.js";
-import { outputEvents } from "./output-events.js";
-import { event, inputOf, isBase64, type ShellRoute, success } from "./route.js";
-import { SESSIONLESS, sessionIdOf } from "./session-id.js";
+import {
+  type CommandBody,
+  commandBody,
+  event,
+  inputOf,
+  isBase64,
+  sessionIdOf,
+  SESSIONLESS,
+  type ShellRoute,
+  success,
+} from "./route.js";
 
 const NEWLINE = 0x0a;
 /** A command ends without the children that it left in the background, which may hold its output open. */
@@ -168,4 +176,29 @@ function endedWithSandbox(): ShellError {
 function inLines(result: ExecResult): ExecResult {
   const { stdout, stderr } = result;
   return { ...result, stdout: stdout.withoutLast(NEWLINE), stderr: stderr.withoutLast(NEWLINE) };
+}
+
+interface OutputEventsOptions {
+  /** Otherwise the output is text: what is no UTF-8 becomes U+FFFD. */
+  readonly inBase64: boolean;
+  /** More fields of every event. */
+  readonly fields?: Readonly<Record<string, unknown>>;
+}
+
+/** Output as events whose data, put together by stream, are the whole text: no piece ends inside a character. */
+export async function* outputEvents(
+  output: AsyncIterable<Output>,
+  { inBase64, fields }: OutputEventsOptions,
+): AsyncGenerator<Readonly<Record<string, unknown>>> {
+  const encoding = inBase64 ? "base64" : "utf8";
+  const decoders = { stdout: new StringDecoder(encoding), stderr: new StringDecoder(encoding) };
+  for await (const { stream, data } of output) {
+    const name = stream === "stderr" ? "stderr" : "stdout";
+    const text = decoders[name].write(data);
+    if (text !== "") yield event(name, { data: text, ...fields });
+  }
+  for (const name of ["stdout", "stderr"] as const) {
+    const text = decoders[name].end();
+    if (text !== "") yield event(name, { data: text, ...fields });
+  }
 }

@@ -3,17 +3,16 @@ import {
   type Clock,
   isTurnOver,
   laterTurn,
+  type Logger,
   type PluginContext,
   readJsonText,
   requestOf,
   type Router,
   targetOf,
 } from "@coppice/core";
-import { bytesJson } from "@coppice/plugin-commands";
+import { bytesJson, withKeepalives } from "@coppice/plugin-commands";
 import type { ShellSessionsConfig } from "../shell-sessions-config.js";
-import type { Dispatch } from "./dispatch.js";
-import { eventFrames } from "./event-frames.js";
-import type { ShellAnswer, ShellRoute } from "./route.js";
+import { type Dispatch, errorEvent, type ShellAnswer, type ShellRoute } from "./route.js";
 import type { ShellAccess } from "./shell-access.js";
 import { errorAnswer } from "./shell-errors.js";
 
@@ -102,5 +101,43 @@ function parsed(body: string): unknown {
     return JSON.parse(body) as unknown;
   } catch {
     return undefined;
+  }
+}
+
+interface EventTextsOptions {
+  readonly clock: Clock;
+  /** Silence after which there is an empty text. */
+  readonly heartbeatMs: number;
+  readonly log: Logger;
+  readonly signal: AbortSignal;
+}
+
+type Events = AsyncIterable<Readonly<Record<string, unknown>>>;
+
+/** Events in JSON, each when the one before was taken, and empty texts in silence. An error becomes the last event. */
+export async function* eventTexts(
+  events: Events,
+  { clock, heartbeatMs, log, signal }: EventTextsOptions,
+): AsyncGenerator<string> {
+  const source = withKeepalives(withError(events, { log, signal }), { intervalMs: heartbeatMs, clock });
+  for await (const value of source) yield value === undefined ? "" : JSON.stringify(value);
+}
+
+/** Events as server-sent events. */
+async function* eventFrames(events: Events, options: EventTextsOptions): AsyncGenerator<string> {
+  for await (const text of eventTexts(events, options)) {
+    yield text === "" ? ": heartbeat\n\n" : `data: ${text}\n\n`;
+  }
+}
+
+/** The events, and one for the error that ends them, unless the client has left. */
+async function* withError(
+  events: Events,
+  { log, signal }: Pick<EventTextsOptions, "log" | "signal">,
+): AsyncGenerator<Readonly<Record<string, unknown>>> {
+  try {
+    yield* events;
+  } catch (error) {
+    if (!signal.aborted) yield errorEvent(String(errorAnswer(error, log).body["message"]));
   }
 }

@@ -1,10 +1,8 @@
 import type { FollowedProcess, ShellProcess } from "../processes/sandbox-processes.js";
 import { ShellError } from "../shell/shell-error.js";
 import type { ShellSessionsConfig } from "../shell-sessions-config.js";
-import { processBody } from "./command-body.js";
-import { commandOf, sessionOf, startedFields } from "./command-routes.js";
-import { outputEvents } from "./output-events.js";
-import { event, inputOf, isBase64, type ShellRoute, success } from "./route.js";
+import { event, inputOf, isBase64, processBody, type ShellRoute, success } from "./route.js";
+import { commandOf, outputEvents, sessionOf, startedFields } from "./command-routes.js";
 
 /** Processes of the sandbox, whatever session or surface started them. */
 export function processRoutes(config: ShellSessionsConfig): readonly ShellRoute[] {

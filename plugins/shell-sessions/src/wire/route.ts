@@ -1,9 +1,11 @@
-import type { LiveSandbox, Logger } from "@coppice/core";
-import type { BytesInPieces } from "@coppice/plugin-commands";
-import type { z } from "zod";
-import type { SandboxProcesses } from "../processes/sandbox-processes.js";
+import type { Clock, LiveSandbox, Logger, Spool } from "@coppice/core";
+import type { BytesInPieces, Commands } from "@coppice/plugin-commands";
+import { z } from "zod";
+import { SandboxProcesses } from "../processes/sandbox-processes.js";
+import type { ShellSessionsConfig } from "../shell-sessions-config.js";
 import type { SandboxSessions } from "../shell/session.js";
 import { ShellError } from "../shell/shell-error.js";
+import type { ShellSessions } from "../shell/shell-sessions.js";
 
 /** A request to a sandbox, by whatever transport it came. */
 export interface ShellRequest {
@@ -95,4 +97,76 @@ export function inputOf<S extends z.ZodType>(schema: S, body: unknown): z.infer<
       })),
     },
   );
+}
+
+/** Clients send it for commands that belong to no session. */
+export const SESSIONLESS = "__DISABLE_SESSION__";
+const DEFAULT_SESSION = "default";
+const MAX_ID_LENGTH = 256;
+
+/** Id of a session in a body; absent and empty mean the default one. */
+export const sessionIdField = z
+  .string()
+  .max(MAX_ID_LENGTH)
+  .refine((id) => id === "" || id.trim() !== "", "a session id is not blank")
+  .refine((id) => !/\p{Cc}/u.test(id), "a session id has no control characters");
+
+/** The session that a request means: its body's, else that of its headers where the route looks there. */
+export function sessionIdOf(...given: readonly (string | undefined)[]): string {
+  return given.find((id) => id !== undefined && id !== "") ?? DEFAULT_SESSION;
+}
+
+const MAX_TIMEOUT_MS = 2 ** 31 - 1;
+
+/** Variables; those that are null are skipped. */
+export const variables = z
+  .record(z.string(), z.string().nullish())
+  .transform((all) =>
+    Object.fromEntries(
+      Object.entries(all).filter((entry): entry is [string, string] => typeof entry[1] === "string"),
+    ),
+  );
+
+export const timeout = z.int().positive().max(MAX_TIMEOUT_MS);
+
+/** Fields of a request that runs a command. Clients send more, which mean nothing here. */
+export const commandBody = z.object({
+  command: z.string(),
+  sessionId: sessionIdField.nullish(),
+  timeoutMs: timeout.nullish(),
+  env: variables.nullish(),
+  cwd: z.string().nullish(),
+  background: z.boolean().nullish(),
+  /** Of the output; bytes that are no UTF-8 survive in base64 alone. */
+  encoding: z.string().nullish(),
+});
+
+/** Fields of a request that starts a process. */
+export const processBody = commandBody.extend({ processId: z.string().nullish() });
+
+export type CommandBody = z.infer<typeof commandBody>;
+
+/** Passes a request of a transport to its route. @throws as the route */
+export type Dispatch = (
+  route: ShellRoute,
+  request: Omit<ShellRequest, "sessions" | "processes">,
+) => Promise<ShellAnswer>;
+
+interface DispatcherOptions {
+  readonly shells: ShellSessions;
+  readonly commands: Commands;
+  readonly clock: Clock;
+  readonly config: ShellSessionsConfig;
+  readonly spool: Spool;
+}
+
+export function dispatcher({ shells, ...options }: DispatcherOptions): Dispatch {
+  const processes = new WeakMap<LiveSandbox, SandboxProcesses>();
+  return async (route, request) => {
+    const { sandbox } = request;
+    const sessions = await shells.of(sandbox);
+    const known = processes.get(sandbox) ?? new SandboxProcesses({ sandbox, ...options });
+    processes.set(sandbox, known);
+    return await route.handle({ ...request, sessions, processes: known });
+  };
 }

@@ -1,12 +1,19 @@
 import { randomBytes } from "node:crypto";
 import { posix } from "node:path";
 import { z } from "zod";
+import type { ShellSessionsConfig } from "../shell-sessions-config.js";
 import { checkCommand } from "../shell/session.js";
 import { ShellError } from "../shell/shell-error.js";
-import type { ShellSessionsConfig } from "../shell-sessions-config.js";
-import { timeout, variables } from "./command-body.js";
-import { inputOf, type ShellRoute, success } from "./route.js";
-import { SESSIONLESS, sessionIdField } from "./session-id.js";
+import { execAlone } from "./command-routes.js";
+import {
+  inputOf,
+  sessionIdField,
+  SESSIONLESS,
+  type ShellRoute,
+  success,
+  timeout,
+  variables,
+} from "./route.js";
 
 const createBody = z.object({
   id: sessionIdField.refine((id) => id !== SESSIONLESS, "this id stands for no session").nullish(),
@@ -55,3 +62,43 @@ export function sessionRoutes({ workdir }: Pick<ShellSessionsConfig, "workdir">)
 function newSessionId(): string {
   return `session_${Date.now()}_${randomBytes(6).toString("hex")}`;
 }
+
+/** Version of the client that the interface is that of: clients warn of another one. */
+const VERSION = "0.12.10";
+/** More names than this would take the event loop too long. */
+const MAX_NAMES_BYTES = 128 * 1024;
+
+export function utilityRoutes(config: Pick<ShellSessionsConfig, "commandTimeout">): readonly ShellRoute[] {
+  const commands: ShellRoute = {
+    method: "GET",
+    path: "/api/commands",
+    async handle({ processes }) {
+      const options = { ...config, maxOutput: MAX_NAMES_BYTES };
+      await using result = await execAlone(processes, { command: "compgen -c" }, options);
+      const text = String(await result.stdout.join());
+      // The last line is empty, or cut.
+      const names = new Set(text.split("\n").slice(0, -1));
+      return success({ availableCommands: [...names].toSorted(), count: names.size });
+    },
+  };
+  return [...statusRoutes, commands];
+}
+
+const statusRoutes: readonly ShellRoute[] = [
+  {
+    method: "GET",
+    path: "/",
+    handle: () => Promise.resolve({ text: "The shell sessions of a sandbox: see /api/version\n" }),
+  },
+  {
+    method: "GET",
+    path: "/api/ping",
+    // Clients read `message`.
+    handle: () => Promise.resolve(success({ status: "healthy", message: "healthy" })),
+  },
+  {
+    method: "GET",
+    path: "/api/version",
+    handle: () => Promise.resolve(success({ version: VERSION })),
+  },
+];
