@@ -3,22 +3,26 @@ import { once } from "node:events";
 import { createServer } from "node:net";
 import type { AddressInfo, Socket } from "node:net";
 import { describe, it, type TestContext } from "node:test";
+import type { AgentConnection } from "./agent-connection.js";
 import { FrameReader } from "./wire/frame-reader.js";
 import {
   type Frame,
+  FRAME_COST,
   frameHeader,
   INPUT_WINDOW_BYTES,
   MAGIC,
   PAYLOAD_LIMIT,
+  PayloadReader,
   PayloadWriter,
   Reply,
   Request,
   VERSION,
 } from "./wire/frames.js";
-import { writeSpawnRequest } from "./wire/spawn-request.js";
+import { type SpawnRequest, writeSpawnRequest } from "./wire/spawn-request.js";
 import { withoutBinary } from "./testing/agent-kinds.js";
+import { isRunning } from "./testing/is-running.js";
 import { type ListeningAgent, startListeningAgent } from "./testing/listening-agent.js";
-import { env } from "./testing/run.js";
+import { env, finish } from "./testing/run.js";
 
 /** Limit of connections to ports inside, see agent/native/dial.c. */
 const DIALS_LIMIT = 1024;
@@ -67,8 +71,8 @@ class RawServer {
   }
 
   /** Starts a shell script with this much output credit. */
-  run(id: number, script: string, creditBytes: number): void {
-    const request = { path: "/bin/sh", args: ["-c", script], env, cwd: "/" };
+  run(id: number, script: string, creditBytes: number, more: Partial<SpawnRequest> = {}): void {
+    const request = { path: "/bin/sh", args: ["-c", script], env, cwd: "/", ...more };
     this.say(Request.Spawn, id, writeSpawnRequest(request, creditBytes));
   }
 
@@ -81,10 +85,15 @@ class RawServer {
     }
   }
 
+  /** The server after this one. */
+  next(): Promise<AgentConnection> {
+    return this.#agent.connect();
+  }
+
   /** Waits until the agent has dropped this server and serves the next one. */
   async isLeft(): Promise<void> {
     while (!this.#hasEnded) await this.#changed.promise;
-    await (await this.#agent.connect()).close();
+    await (await this.next()).close();
     assert.equal(this.#agent.child.exitCode ?? this.#agent.child.signalCode, null);
   }
 }
@@ -129,9 +138,11 @@ describe("an agent whose server violates the protocol", { skip: withoutBinary, t
     await server.isLeft();
   });
 
-  it("drops one that names a relative path, or the reserved id", async (context) => {
+  it("drops one that names a relative path, one with a NUL or the reserved id, or sends more than a request has", async (context) => {
     const bad = [
       new PayloadWriter().u8(SELF).text("etc/passwd"),
+      new PayloadWriter().u8(SELF).text("/etc\0/passwd"),
+      new PayloadWriter().u8(SELF).text("/etc").u8(0),
       ...[
         [2 ** 32 - 1, 1],
         [1, 2 ** 32 - 1],
@@ -157,6 +168,50 @@ describe("an agent whose server violates the protocol", { skip: withoutBinary, t
     await server.hears(Reply.Done, 2);
     server.say(Request.Credit, 2, all);
     await server.hears(Reply.OutputEnd, 2);
+  });
+
+  it("signals no group of a process that has ended, whose number may be that of another one", async (context) => {
+    const server = await RawServer.connect(context);
+    server.run(1, "sleep 100 > /dev/null 2>&1 & echo $!", 1000);
+    const left = Number(await server.hears(Reply.Output, 1));
+    await server.hears(Reply.Exit, 1);
+    server.say(Request.Signal, 1, new PayloadWriter().u8(1).text("SIGKILL"));
+    const told = await server.hears(Reply.Signalled, 1);
+    assert.equal(new PayloadReader(told).text(), "ESRCH");
+    assert.ok(isRunning(left));
+    process.kill(left, "SIGKILL");
+  });
+
+  it("hands over no input while bytes of it wait, which come first", async (context) => {
+    const server = await RawServer.connect(context);
+    server.run(1, "sleep 100", 1000);
+    // The pipe takes 64 KiB.
+    server.say(Request.Input, 1, Buffer.alloc(INPUT_WINDOW_BYTES));
+    server.say(Request.Share, 1);
+    assert.equal((await server.hears(Reply.Shared, 1)).readInt32LE(), -1);
+  });
+
+  it("keeps output until it is paid for, with what its frame costs", async (context) => {
+    const server = await RawServer.connect(context);
+    server.run(1, "printf one; read line; printf two; read line; printf three; sleep 100", 1000, {
+      keepsOutput: true,
+    });
+    const pay = (bytes: number): void => server.say(Request.Credit, 1, new PayloadWriter().u32(bytes));
+    assert.equal(String(await server.hears(Reply.Output, 1)), "one");
+    pay("one".length + FRAME_COST);
+    for (const word of ["two", "three"]) {
+      server.say(Request.Input, 1, Buffer.from("\n"));
+      assert.equal(String(await server.hears(Reply.Output, 1)), word);
+    }
+    pay("two".length + FRAME_COST - 1);
+    server.say(Request.Signal, 1, new PayloadWriter().u8(0).text("SIGKILL"));
+    await server.hears(Reply.Signalled, 1);
+    const next = await server.next();
+    const [found] = await next.processes();
+    assert.ok(found);
+    assert.equal(found.keeping?.offset, "one".length);
+    assert.equal(String((await finish(found)).stdout), "twothree");
+    await next.close();
   });
 
   it("allows connections to ports up to its limit", async (context) => {

@@ -42,6 +42,8 @@ it("of several each may have what it leaves free, so that one without anything i
   assert.equal(bytes.take("evil", 400), undefined);
   assert.equal(bytes.take("evil", 96), "400 of 1000, the rest is for other tenants");
   assert.equal(bytes.take("acme", 240), undefined);
+  bytes.give("evil", 400);
+  assert.equal(bytes.take("evil", 370), undefined, "a share that was given back can be taken again");
 });
 
 it("a tenant that has its share of the permits waits, and others do not wait for it", async () => {

@@ -1,10 +1,14 @@
 import assert from "node:assert/strict";
-import { once } from "node:events";
+import { EventEmitter, once } from "node:events";
 import { createServer, type IncomingMessage, type ServerResponse } from "node:http";
-import { type AddressInfo, connect } from "node:net";
+import { type AddressInfo, connect, type Socket } from "node:net";
 import { it } from "node:test";
 import { setImmediate as turn } from "node:timers/promises";
-import { paceReads, passBodyWhole } from "./paced-reads.js";
+import { paceReads, passBodyWhole, TlsTurns } from "./paced-reads.js";
+import { isTurnOver } from "../../kernel/turns.js";
+
+/** Records that a turn which is over still takes, see paced-reads.ts. */
+const MOST_LATE = 16;
 
 const MOST_BYTES = 32 * 1024;
 const BODY_BYTES = 4 * 2 ** 20 + 1;
@@ -69,4 +73,41 @@ it("a body of which something has been read or skipped stays in slices", async (
   await once(client, "close");
   server.close();
   assert.ok(Math.max(...pieces) <= MOST_BYTES);
+});
+
+it("connections of TLS are read one in each turn, first and after a turn that records have filled", async () => {
+  const turns = new TlsTurns();
+  const reading = new Set<number>();
+  const raws = [0, 1, 2].map((number) =>
+    Object.assign(new EventEmitter(), {
+      destroyed: false,
+      _handle: { readStart: () => reading.add(number), readStop: () => reading.delete(number) },
+    }),
+  );
+  const areRead = async (count: number): Promise<void> => {
+    for (let read = 0; read < count; read += 1) {
+      assert.equal(reading.size, read);
+      await turn();
+    }
+    assert.equal(reading.size, count);
+  };
+  for (const raw of raws) turns.add(raw as unknown as Socket, raw);
+  await areRead(3);
+
+  const records: Buffer[] = [];
+  const socket = { push: (record: Buffer) => records.push(record) > 0 } as unknown as Socket;
+  turns.watch(socket);
+  const record = Buffer.from("record");
+  assert.ok(socket.push(record));
+  while (!isTurnOver());
+  for (let late = 1; late < MOST_LATE; late += 1) socket.push(record);
+  assert.equal(reading.size, 3);
+  socket.push(record);
+  assert.equal(records.length, MOST_LATE + 1);
+  // One that closes meanwhile is read no more.
+  raws[0]?.emit("close");
+  Object.assign(raws[0] ?? {}, { destroyed: true });
+  assert.equal(reading.size, 0);
+  await turn();
+  await areRead(2);
 });

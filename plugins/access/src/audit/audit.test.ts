@@ -1,5 +1,8 @@
 import assert from "node:assert/strict";
+import { once } from "node:events";
 import { readFile } from "node:fs/promises";
+import { request } from "node:http";
+import type { Socket } from "node:net";
 import { join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import { it } from "node:test";
@@ -67,6 +70,25 @@ it("every write and every refusal is in the audit before its client is answered,
   for (const query of ["?limit=501", "?limit=x", "?outcome=maybe", "?offset=-1", "?orderAsc=perhaps"]) {
     assert.equal((await ask(admin, query)).code, 400, query);
   }
+});
+
+it("a WebSocket that is opened is in the audit: it is a GET, and may do anything", async () => {
+  const opened = definePlugin({
+    name: "opened",
+    setup(plugin) {
+      plugin.upgrade("api", "/opened", (_, { socket }) => {
+        socket.end("HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n");
+      });
+    },
+  });
+  await using server = await startAccessServer({ plugins: [opened] });
+  const key = { "x-api-key": server.newKey({ scopes: ["admin"] }) };
+  const headers = { ...key, connection: "upgrade", upgrade: "websocket" };
+  const asked = request(`${server.url}/opened`, { headers }).end();
+  const [, socket] = (await once(asked, "upgrade")) as [unknown, Socket];
+  socket.destroy();
+  const [event] = (await server.call("GET /audit/events", key)).json.events;
+  assert.deepEqual([event?.path, event?.status, event?.outcome], ["/opened", 101, "allowed"]);
 });
 
 it("the secret of a link is in no entry, whatever the link is used for", async () => {

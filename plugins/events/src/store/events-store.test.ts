@@ -51,6 +51,17 @@ it("a tenant's events are kept up to its own maximum, whatever others do", async
   assert.deepEqual(kept("busy"), [90, 91, 92, 93, 94, 95, 96, 97, 98, 99]);
 });
 
+it("an event is kept up to its maximum age, and no longer", async (context) => {
+  const store = await openStore(context, { maxAge: "1s" });
+  const kept = () =>
+    store.events.list({ tenant: "me", types: [], limit: 1, offset: 0, oldestFirst: true }).length;
+  // Events are removed once in 64.
+  store.record(eventsOf("me", 64), 2000);
+  assert.equal(kept(), 1);
+  store.record(eventsOf("others", 64), 2001);
+  assert.equal(kept(), 0);
+});
+
 it("an event names the build of a template, the snapshot that a sandbox began with, or else the template", async (context) => {
   const store = await openStore(context, {});
   const [plain] = eventsOf("me", 1);

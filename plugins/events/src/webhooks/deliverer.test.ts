@@ -10,6 +10,7 @@ import type { DeliveryTable } from "../store/delivery-table.js";
 import type { EventBody } from "../store/event-log.js";
 import { eventsConfig } from "../events-config.js";
 import type { EventsMetrics } from "./events-metrics.js";
+import { post } from "./post.js";
 import { EventsStore } from "../store/events-store.js";
 import { Receiver } from "../testing/receiver.js";
 
@@ -76,6 +77,14 @@ it("an attempt that was answered leaves no timer", async (context) => {
   assert.equal(await attempted, "delivered");
   assert.equal(clock.pending, 0);
   await deliverer.stop();
+});
+
+it("an address that the guard does not permit any more gets nothing, whatever was registered", async () => {
+  await using receiver = await Receiver.start();
+  const { signal } = new AbortController();
+  const sent = post({ url: receiver.url, headers: {}, body: "", guard: new TargetGuard([]), signal });
+  await assert.rejects(sent, { message: "the host has no public address" });
+  assert.deepEqual(receiver.received, []);
 });
 
 it("slow receivers of one tenant leave turns for those of others", async (context) => {

@@ -215,10 +215,10 @@ it("a refused delivery is repeated with growing pauses and the same id, delays l
   assert.equal((await server.call(again)).status, 202);
   await receiver.count(6);
   assert.equal(receiver.received.at(-1)?.headers["e2b-delivery-id"], first?.id);
-  await eventually(
-    "the repeated one",
-    async () => (await deliveries(server, webhook))[0]?.status === "delivered",
+  const repeated = await eventually("the repeated one", async () =>
+    (await deliveries(server, webhook)).find(({ id, status }) => id === first?.id && status === "delivered"),
   );
+  assert.equal(repeated.attempts, 1, "the attempts before the repetition are counted");
 });
 
 it("a receiver that does not answer, hangs up, redirects or floods is a failed attempt, and delays no others", async () => {

@@ -117,6 +117,26 @@ describe("processes of sessions", { timeout: 120_000 }, () => {
     assert.equal((await ended("kill")).exitCode, 3);
   });
 
+  it("have their output read page by page, each released before the next", async () => {
+    await processes.start(undefined, { id: "paged", command: "echo on" });
+    await ended("paged");
+    const logs = commands.log(sandbox.record.id);
+    let held = 0;
+    const counted: Partial<typeof logs> = {
+      find: (selector) => logs.find(selector),
+      async page(...asked) {
+        assert.equal(held, 0);
+        held += 1;
+        return { ...(await logs.page(...asked)), release: () => void (held -= 1) };
+      },
+    };
+    const config = shellSessionsConfig.parse({});
+    const table = { log: () => counted } as unknown as Commands;
+    const reading = new SandboxProcesses({ sandbox, commands: table, config, spool, clock: systemClock });
+    await using output = await reading.logs("paged");
+    assert.deepEqual([String(await output.stdout.join()), held], ["on\n", 0]);
+  });
+
   it("have an id once, also when two are asked for at the same time", async () => {
     const session = sessions.get("twins");
     const twins = [1, 2].map(() => processes.start(session, { id: "twin", command: "sleep 60" }));

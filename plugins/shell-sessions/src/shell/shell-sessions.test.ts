@@ -23,6 +23,7 @@ describe("sessions of shells", { timeout: 180_000 }, () => {
   let shells: ShellSessions;
   let narrow: ShellSessions;
   let sessions: SandboxSessions;
+  let spool: Spool;
   let made = 0;
 
   before(async () => {
@@ -36,7 +37,7 @@ describe("sessions of shells", { timeout: 180_000 }, () => {
           maxOutput: "1MiB",
           workdir: "/nowhere/at/all",
         });
-        const spool = new Spool({ directory: () => probing.dataDir(), maxBytes: config.maxSpool });
+        spool = new Spool({ directory: () => probing.dataDir(), maxBytes: config.maxSpool });
         shells = new ShellSessions({ config, spool, ...services });
         narrow = new ShellSessions({
           config: { ...config, maxSessions: 1, maxWaiting: 1 },
@@ -97,6 +98,21 @@ describe("sessions of shells", { timeout: 180_000 }, () => {
     assert.equal((await large.stdout.join()).length, 1024 * 1024);
     assert.equal(await text(large.stderr), "more\n");
     assert.equal(large.truncated, true);
+  });
+
+  it("the output of a command that ends its shell is not left on the disk", async (context) => {
+    const files: Awaited<ReturnType<Spool["open"]>>[] = [];
+    const open = spool.open.bind(spool);
+    context.mock.method(spool, "open", async (owner?: string) => {
+      const file = await open(owner);
+      files.push(file);
+      return file;
+    });
+    const command = "head -c 3000000 /dev/zero; kill -KILL $$";
+    await assert.rejects(fresh().exec({ command }), { code: "SESSION_TERMINATED" });
+    const [file] = files;
+    assert.ok(file);
+    await assert.rejects(file.write(Buffer.from("more")), "it is open");
   });
 
   it("nothing keeps the output of commands that have ended", async () => {

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { it } from "node:test";
 import { setTimeout as delay } from "node:timers/promises";
 import { systemClock } from "@coppice/core";
-import type { Command, Process, Sandbox } from "@coppice/core/backend";
+import type { Command, Exit, Output, Process, Sandbox } from "@coppice/core/backend";
 import { startTestServer } from "@coppice/core/testing";
 import localProcess from "@coppice/plugin-local-process";
 import { Shell } from "./shell.js";
@@ -35,6 +35,43 @@ it("a command's output cannot say its end, its status or its directory: what loo
   assert.ok(end.status !== undefined, "the shell lives");
   assert.deepEqual([end.status, end.cwd.endsWith("/tmp")], [3, true]);
   shell.close();
+});
+
+it("what comes outside of a command's marks, as from one that was left in the background, is no output of it", async () => {
+  const commands = Promise.withResolvers<string>();
+  const pieces = async function* (): AsyncGenerator<Output> {
+    const [nonce = ""] = /[0-9a-f]{32}/.exec(await commands.promise) ?? [];
+    const mark = (rest: string): string => `\u001E${nonce}${rest}\0`;
+    for (const [stream, status] of [
+      ["stdout", "0\u001F/"],
+      ["stderr", ""],
+    ] as const)
+      yield { stream, data: Buffer.from(`before${mark("B")}${stream}${mark(`E${status}`)}behind`) };
+  };
+  const ended = Promise.withResolvers<Exit>();
+  const scripted: Partial<Process> = {
+    output: pieces(),
+    exit: ended.promise,
+    write: async (input) => {
+      if (String(input).startsWith("\\__coppice_begin")) commands.resolve(String(input));
+    },
+    kill: async () => undefined,
+  };
+  const shell = await Shell.start({
+    runtime: { spawn: async () => scripted } as unknown as Sandbox,
+    env: {},
+    user: "user",
+    clock: systemClock,
+    shellTimeoutMs: 5_000,
+    killGraceMs: 1_000,
+  });
+  const outputs: string[] = [];
+  const { status } = await shell.run({
+    command: "true",
+    onOutput: async ({ data }) => void outputs.push(Buffer.from(data).toString()),
+  });
+  assert.deepEqual([status, outputs], [0, ["stdout", "stderr"]]);
+  ended.resolve({ code: 0 });
 });
 
 it("a signal of a time-out that comes after the end of its command does not reach the next one", async () => {

@@ -1,6 +1,8 @@
 import assert from "node:assert/strict";
+import { execFileSync, spawn } from "node:child_process";
+import { once } from "node:events";
 import { it } from "node:test";
-import type { Process, Sandbox } from "@coppice/core/backend";
+import type { Command, Process, Sandbox } from "@coppice/core/backend";
 import { fakeClock } from "@coppice/core/testing";
 import { signalTree } from "./signal-tree.js";
 
@@ -25,4 +27,24 @@ it("a helper that hangs, as one that the sandbox has put in its place, is ended"
   await clock.advance(1_000);
   await signalled;
   assert.deepEqual(kills, [["SIGKILL", "group"]]);
+});
+
+it("the process itself is signalled before those that descend from it", async (context) => {
+  const root = spawn("/bin/sh", ["-c", "sleep 60 & echo $!; wait"], { detached: true });
+  context.after(() => process.kill(-(root.pid ?? 0), "SIGKILL"));
+  const [child] = (await once(root.stdout, "data")) as [Buffer];
+  let signalled = "";
+  const runtime: Partial<Sandbox> = {
+    async spawn({ path, args: [flag = "", script = "", ...words] }: Command) {
+      // A function in place of the shell's own command tells the order.
+      signalled = execFileSync(path, [flag, `kill() { echo "$3"; }\n${script}`, ...words], {
+        encoding: "utf8",
+      });
+      const output = (async function* () {})();
+      return { output, exit: Promise.resolve({ code: 0 }) } as Partial<Process> as Process;
+    },
+  };
+  const options = { includesRoot: true, clock: fakeClock(), timeoutMs: 1_000 };
+  await signalTree(runtime as Sandbox, root.pid ?? 0, "SIGTERM", options);
+  assert.equal(signalled, `${root.pid}\n${child}`);
 });

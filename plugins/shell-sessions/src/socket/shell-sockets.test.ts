@@ -53,7 +53,7 @@ class Client implements Disposable {
 describe("the WebSocket of shell sessions", { timeout: 120_000 }, () => {
   let shell: ShellServer;
   before(async () => {
-    shell = await startShellServer({ maxSocketRequests: 2, maxSocketsPerSandbox: 3 });
+    shell = await startShellServer({ maxSocketRequests: 2, maxSocketsPerSandbox: 3, maxSockets: 4 });
   });
   after(() => shell[Symbol.asyncDispose]());
 
@@ -151,8 +151,10 @@ describe("the WebSocket of shell sessions", { timeout: 120_000 }, () => {
   it("is bounded, and closed to other web sites and other sandboxes' tokens", async () => {
     const refused = async (url: string, headers: Readonly<Record<string, string>> = {}) => {
       const client = new Client(url, headers);
-      const [error] = (await once(client.socket, "error")) as [Error];
-      return error.message;
+      const outcome = new Promise<string>((resolve) => {
+        client.socket.once("error", (error) => resolve(error.message)).once("open", () => resolve("opened"));
+      });
+      return await outcome.finally(() => client.socket.terminate());
     };
     assert.match(await refused(`${shell.url}/ws`, { origin: "https://elsewhere.example" }), /403/);
     const secured = await shell.server.sandboxes.create({
