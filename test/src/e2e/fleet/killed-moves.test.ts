@@ -9,7 +9,8 @@ import { pointSdkAt } from "../../harness/server/point-sdk-at.js";
 import { SharingServers } from "../../harness/server/sharing-servers.js";
 
 const skip = reasonWithoutEtcd() || missingForNamespaces() || WITHOUT_SMALL_ROOT;
-const COUNTING = "i=0; while :; do i=$((i+1)); echo $i > /home/user/count; sleep 0.05; done";
+const COUNTING =
+  "i=0; while :; do i=$((i+1)); echo $i > /home/user/next; mv /home/user/next /home/user/count; sleep 0.05; done";
 
 describe("a move whose servers are killed", { skip, timeout: 280_000 }, () => {
   let servers: SharingServers;

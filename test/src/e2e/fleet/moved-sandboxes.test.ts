@@ -13,8 +13,9 @@ import { pointSdkAt } from "../../harness/server/point-sdk-at.js";
 import { type Fleet, startFleet } from "../../harness/server/start-fleet.js";
 
 const skip = reasonWithoutEtcd() || missingForNamespaces() || WITHOUT_SMALL_ROOT;
-/** A program with a state in its memory, and one in a file. */
-const COUNTING = "i=0; while :; do i=$((i+1)); echo $i > /home/user/count; sleep 0.05; done";
+/** A program with a state in its memory, and one in a file, which is replaced: whoever reads it finds a number. */
+const COUNTING =
+  "i=0; while :; do i=$((i+1)); echo $i > /home/user/next; mv /home/user/next /home/user/count; sleep 0.05; done";
 
 describe("sandboxes of a server that is drained with --move", { skip, timeout: 280_000 }, () => {
   let etcd: Cluster;
