@@ -61,14 +61,14 @@ export async function checkInterface(toolchain, isUpdate) {
 }
 
 /**
- * Compares config/default.yaml, config/schema.json, docs/errors.md and the routes in docs/commands-v1.md with the code,
- * and docs/measurements.md with its rows. With `isUpdate` it writes them.
+ * Compares config/default.yaml, config/schema.json, docs/errors.md, the routes in docs/commands-v1.md and the files in
+ * docs/map.md with the code, and docs/measurements.md with its rows. With `isUpdate` it writes them.
  */
 export async function checkManuals(toolchain, isUpdate) {
   const what = isUpdate
     ? "writing config/ and the generated parts of docs/"
     : "the check of the manuals (fix: npm run generate)";
-  for (const script of ["generate-config.mjs", "generate-docs.mjs"]) {
+  for (const script of ["generate-config.mjs", "generate-docs.mjs", "generate-map.mjs"]) {
     const parameters = [join(ROOT, "scripts", script), ...(isUpdate ? [] : ["--check"])];
     await mustRunStep(what, toolchain.node, parameters, { env: toolchain.environment });
   }
