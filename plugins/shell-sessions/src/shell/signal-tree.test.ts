@@ -46,5 +46,5 @@ it("the process itself is signalled before those that descend from it", async (c
   };
   const options = { includesRoot: true, clock: fakeClock(), timeoutMs: 1_000 };
   await signalTree(runtime as Sandbox, root.pid ?? 0, "SIGTERM", options);
-  assert.equal(signalled, `${root.pid}\n${child}`);
+  assert.equal(signalled, `${root.pid}\n${String(child)}`);
 });
