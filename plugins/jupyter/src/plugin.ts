@@ -22,7 +22,7 @@ import { KernelNotes } from "./kernel/kernel-notes.js";
 import { Languages } from "./programs/languages.js";
 import { PORTS_OF_KERNEL, PortLeases } from "./programs/port-leases.js";
 import { pythonProgram } from "./programs/python-program.js";
-import { openTransport } from "./transport/transport.js";
+import { openTransport } from "./transport/zmtp-channels.js";
 import { REASONS } from "./reasons.js";
 
 const LAST_PORT = 65_535;

@@ -1,18 +1,15 @@
 import { isDeepStrictEqual } from "node:util";
 import { messageOf, SandboxError, Semaphore } from "@coppice/core";
 import type { Process } from "@coppice/core/backend";
-import { syntheticError, type ExecutionEvent } from "../kernel/execution-event.js";
+import { type ExecutionEvent, limitOutput, lineEndApart, syntheticError } from "../kernel/execution-event.js";
 import type { KernelMetrics, RestartCause } from "../kernel/kernel-metrics.js";
 import type { KernelConnection } from "../kernel/kernel-notes.js";
 import { dialectOf, resettingOf, settingOf } from "../programs/dialects.js";
-import { isInstalled } from "../programs/kernel-program.js";
-import { KernelStartError } from "../programs/kernel-start-error.js";
-import { lineEndApart } from "../kernel/line-ends.js";
+import { canGoOnWith, isInstalled } from "../programs/kernel-program.js";
+import { KernelStartError } from "../programs/kernel-process.js";
 import type { Kernel, KernelExecution } from "../kernel/kernel.js";
 import type { KernelObserver, KernelStart } from "../kernel/kernel-surroundings.js";
 import { adoptKernel, startKernel } from "../kernel/start-kernel.js";
-import { limitOutput } from "../kernel/output-limit.js";
-import { canGoOnWith } from "../programs/start-variables.js";
 import type { Zygote } from "../kernel/zygote.js";
 import { REASONS } from "../reasons.js";
 

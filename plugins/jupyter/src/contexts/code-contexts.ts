@@ -10,11 +10,11 @@ import {
 import type { AdoptedProcess, Process, User } from "@coppice/core/backend";
 import { CodeContext } from "./code-context.js";
 import { DEFAULT_LANGUAGE, languageNamed, type Languages } from "../programs/languages.js";
-import { readKernelLabel } from "../programs/kernel-label.js";
+import { readKernelLabel } from "../programs/kernel-program.js";
 import type { KernelMetrics } from "../kernel/kernel-metrics.js";
 import type { KernelNotes, SandboxNotes } from "../kernel/kernel-notes.js";
 import type { KernelSettings } from "../kernel/kernel-surroundings.js";
-import { killProgram } from "../programs/start-program.js";
+import { killProgram } from "../programs/kernel-process.js";
 import { Zygote, type ZygoteSettings } from "../kernel/zygote.js";
 import { REASONS } from "../reasons.js";
 

@@ -1,10 +1,8 @@
 import assert from "node:assert/strict";
 import { it } from "node:test";
 import { asciiJson } from "../json/ascii-json.js";
-import { lineOf } from "./event-line.js";
-import { eventOf } from "../kernel/execution-event.js";
-import { limitOutput } from "../kernel/output-limit.js";
-import type { ExecutionEvent } from "../kernel/execution-event.js";
+import { lineOf } from "./execution-stream.js";
+import { eventOf, type ExecutionEvent, limitOutput } from "../kernel/execution-event.js";
 
 const event = (
   type: string,

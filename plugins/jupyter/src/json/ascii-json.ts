@@ -62,3 +62,12 @@ export function asciiBytes(json: Buffer): Buffer {
   }
   return out;
 }
+
+/** The value of a JSON text; undefined for other text. */
+export function parseJson(text: string): unknown {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return undefined;
+  }
+}

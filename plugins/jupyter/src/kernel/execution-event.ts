@@ -1,7 +1,6 @@
-import { asciiJson } from "../json/ascii-json.js";
+import { asciiJson, parseJson } from "../json/ascii-json.js";
 import { membersOfLong } from "../json/raw-json.js";
 import type { KernelMessage } from "../transport/wire.js";
-import { parseJson } from "../json/parse-json.js";
 
 export type ExecutionEvent =
   | { readonly type: "number_of_executions"; readonly executionCount: number }
@@ -127,4 +126,57 @@ function beginningOf(json: Buffer, maxBytes: number): unknown {
     }
   }
   return undefined;
+}
+
+/** Longer texts stay whole: copying them would hold up others. */
+const MAX_TEXT_BYTES = 65_536;
+const LINE_END = Buffer.from('"\\n"');
+const BACKSLASH = 0x5c;
+
+/** The event, or two: its text, and the end of the line behind it. */
+export function lineEndApart(event: ExecutionEvent): readonly ExecutionEvent[] {
+  if (event.type !== "stdout" && event.type !== "stderr") return [event];
+  const { text } = event;
+  if (text.length <= LINE_END.length || text.length > MAX_TEXT_BYTES || !endsLine(text)) return [event];
+  const line = Buffer.concat([text.subarray(0, -3), LINE_END.subarray(-1)]);
+  return [
+    { ...event, text: line },
+    { ...event, text: LINE_END },
+  ];
+}
+
+/** True for the JSON of a string that ends with a newline, not with a backslash and an n. */
+function endsLine(json: Buffer): boolean {
+  if (!json.subarray(-3).equals(LINE_END.subarray(-3))) return false;
+  let backslashes = 0;
+  while (json[json.length - 3 - backslashes] === BACKSLASH) backslashes++;
+  return backslashes % 2 === 1;
+}
+
+/** Passes whole pieces of output up to a limit, then notes once that the rest is missing. The end always passes. */
+export async function* limitOutput(
+  events: AsyncIterable<ExecutionEvent>,
+  maxOutputBytes: number,
+): AsyncGenerator<ExecutionEvent> {
+  let leftBytes = maxOutputBytes;
+  for await (const event of events) {
+    if (event.type === "error" || event.type === "number_of_executions") {
+      yield event;
+      continue;
+    }
+    if (leftBytes < 0) continue;
+    leftBytes -= outputBytes(event);
+    yield leftBytes >= 0
+      ? event
+      : noteEvent(`\n[output truncated: this execution wrote more than ${maxOutputBytes} bytes]\n`);
+  }
+}
+
+/** Bytes of output and results. An end has none. */
+export function outputBytes(event: ExecutionEvent): number {
+  if (event.type === "error" || event.type === "number_of_executions") return 0;
+  if (event.type !== "result") return event.text.length;
+  let size = 0;
+  for (const value of event.data.values()) size += value.length;
+  return size;
 }

@@ -11,17 +11,21 @@ import {
 } from "@coppice/core";
 import { type Process, shortageText } from "@coppice/core/backend";
 import { eventOf, noteEvent, type ErrorEvent, type ExecutionEvent } from "./execution-event.js";
-import { executionStateOf } from "./execution-state.js";
+import {
+  asksToExit,
+  errorOf,
+  executionStateOf,
+  isAborted,
+  KernelRequest,
+  replyContent,
+  type RequestEnd,
+} from "./kernel-request.js";
 import { Heartbeat } from "../transport/heartbeat.js";
 import type { ChannelName, KernelChannels } from "../transport/kernel-channels.js";
 import type { KernelConnection } from "./kernel-notes.js";
-import type { KernelProcess } from "../programs/kernel-process.js";
+import { type KernelProcess, killProgram, withOutput } from "../programs/kernel-process.js";
 import { isInstalled, type InstalledKernel } from "../programs/kernel-program.js";
-import { withOutput } from "../programs/kernel-start-error.js";
-import { asksToExit, errorOf, isAborted, replyContent } from "./kernel-reply.js";
-import { KernelRequest, type RequestEnd } from "./kernel-request.js";
 import type { KernelObserver, KernelSettings, KernelSurroundings } from "./kernel-surroundings.js";
-import { killProgram } from "../programs/start-program.js";
 import {
   decodeMessage,
   encodeMessage,

@@ -1,13 +1,19 @@
 import { randomBytes, randomUUID } from "node:crypto";
+import { posix } from "node:path";
+import { Readable } from "node:stream";
 import { abortAfter, SandboxError, systemClock } from "@coppice/core";
-import { startInstalledKernel } from "./installed-kernel-process.js";
-import { Kernel } from "./kernel.js";
+import {
+  adoptKernelProcess,
+  type KernelCommand,
+  type KernelProcess,
+  startKernelProcess,
+} from "../programs/kernel-process.js";
+import { type InstalledKernel, isInstalled, writeKernelLabel } from "../programs/kernel-program.js";
+import { isListening, type PortLeases } from "../programs/port-leases.js";
+import { REASONS } from "../reasons.js";
 import type { KernelConnection } from "./kernel-notes.js";
 import type { KernelAdoption, KernelStart, KernelSurroundings } from "./kernel-surroundings.js";
-import { isListening } from "../programs/is-listening.js";
-import { startKernelProcess, adoptKernelProcess } from "../programs/kernel-process.js";
-import { isInstalled, type InstalledKernel } from "../programs/kernel-program.js";
-import { REASONS } from "../reasons.js";
+import { Kernel } from "./kernel.js";
 
 /**
  * Starts a kernel and waits until it answers and its output arrives.
@@ -75,4 +81,57 @@ async function withinStartTime(
 
 function newIdentity(): Pick<KernelConnection, "id" | "key" | "session"> {
   return { id: randomUUID(), key: randomBytes(32).toString("hex"), session: randomUUID() };
+}
+
+export interface InstalledKernelCommand extends Omit<KernelCommand, "program"> {
+  readonly program: InstalledKernel;
+  readonly portLeases: PortLeases;
+}
+
+/**
+ * Starts a kernel that is installed in the sandbox. It may not listen yet when this resolves, or may end instead. Its
+ * ports are leased until it ends.
+ * @throws SandboxError invalid_argument for a missing cwd, resource_exhausted when no ports are free, or the signal's
+ * reason; nothing of it is left then.
+ */
+export async function startInstalledKernel(command: InstalledKernelCommand): Promise<KernelProcess> {
+  const { id, sandbox, user, program, env, cwd, key, portLeases, signal } = command;
+  const lease = await portLeases.take(sandbox, signal);
+  const { ports } = lease;
+  const file = `/tmp/kernel-${id}.json`;
+  const giveBack = async (): Promise<void> => {
+    lease[Symbol.dispose]();
+    await sandbox.files.remove(file).catch(() => undefined);
+  };
+  const connection = {
+    transport: "tcp",
+    ip: "127.0.0.1",
+    ...Object.fromEntries(Object.entries(ports).map(([channel, port]) => [`${channel}_port`, port])),
+    key,
+    signature_scheme: "hmac-sha256",
+    kernel_name: program.name,
+  };
+  // Relative, because a backend without a root of its own shows its processes the host's.
+  const seen = posix.relative(cwd, file);
+  const [path = "", ...args] = program.argv.map((word) => word.replaceAll("{connection_file}", seen));
+  try {
+    await sandbox.files.write(file, Readable.from([Buffer.from(JSON.stringify(connection))]), {
+      user: user.name,
+      mode: 0o600,
+    });
+    const process = await sandbox.spawn({
+      path,
+      args,
+      env: { ...env, ...program.env },
+      cwd,
+      user: user.name,
+      input: "none",
+      label: writeKernelLabel({ kernel: id }),
+    });
+    void process.exit.then(giveBack);
+    return adoptKernelProcess(process, ports);
+  } catch (error) {
+    await giveBack();
+    throw error;
+  }
 }

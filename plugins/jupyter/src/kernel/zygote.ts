@@ -2,12 +2,15 @@ import { randomBytes } from "node:crypto";
 import { type Logger, SandboxError } from "@coppice/core";
 import type { Process, Sandbox, User } from "@coppice/core/backend";
 import { z } from "zod";
-import { writeKernelLabel, type ZygoteAddress } from "../programs/kernel-label.js";
+import {
+  canGoOnWith,
+  type KernelProgram,
+  writeKernelLabel,
+  type ZygoteAddress,
+} from "../programs/kernel-program.js";
 import type { KernelMetrics } from "./kernel-metrics.js";
-import type { KernelProgram } from "../programs/kernel-program.js";
 import { zygoteProgram } from "../programs/python-program.js";
-import { killProgram, ProgramOutput, startProgram } from "../programs/start-program.js";
-import { canGoOnWith } from "../programs/start-variables.js";
+import { killProgram, ProgramOutput, startProgram } from "../programs/kernel-process.js";
 
 export interface ZygoteSettings {
   /** Interpreter with ipykernel, inside the sandbox. */

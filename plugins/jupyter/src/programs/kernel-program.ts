@@ -1,5 +1,6 @@
 import { readFile } from "node:fs/promises";
-import type { ZygoteAddress } from "./kernel-label.js";
+import { z } from "zod";
+import { parseJson } from "../json/ascii-json.js";
 
 /** A kernel that comes with this plugin: it reads its start data from stdin and reports its ports on stdout. */
 export interface KernelProgram {
@@ -34,4 +35,40 @@ export async function readTexts(
 
 export function isInstalled(program: KernelProgram | InstalledKernel): program is InstalledKernel {
   return "argv" in program;
+}
+
+/** Address and secret of a zygote inside its sandbox. */
+export type ZygoteAddress = z.infer<typeof zygote>;
+
+/** Label of a process, for a later server. A kernel's connection data stay on the host. */
+type KernelLabel = { readonly kernel: string } | { readonly zygote: ZygoteAddress };
+
+const PREFIX = "jupyter:";
+
+const zygote = z.object({ name: z.string(), secret: z.string() });
+const label = z.union([z.object({ kernel: z.string() }), z.object({ zygote })]);
+
+export function writeKernelLabel(label: KernelLabel): string {
+  return PREFIX + JSON.stringify(label);
+}
+
+/** Parses a label; undefined for other plugins' labels. */
+export function readKernelLabel(text: string): KernelLabel | undefined {
+  if (!text.startsWith(PREFIX)) return undefined;
+  // The label is of another version of the server, and its kernel cannot be used any more.
+  return label.safeParse(parseJson(text.slice(PREFIX.length))).data ?? { kernel: "" };
+}
+
+// Variables that the interpreter, the linker and libraries read only at their start or import.
+const READ_AT_START =
+  /^(PYTHON|LD_|LC_|LANG|TZ$|MALLOC_|MPL|OMP_|OPENBLAS_|GOTO_|MKL_|BLIS_|NUMEXPR_|NUMBA_)/;
+
+/** True when a running Python can switch from one environment to another as if started with it. */
+export function canGoOnWith(
+  before: Readonly<Record<string, string>>,
+  after: Readonly<Record<string, string>>,
+): boolean {
+  return [...Object.keys(before), ...Object.keys(after)].every(
+    (name) => !READ_AT_START.test(name) || before[name] === after[name],
+  );
 }

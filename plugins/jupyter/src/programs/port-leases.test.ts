@@ -5,10 +5,9 @@ import { createServer, type Server } from "node:net";
 import { after, afterEach, before, describe, it } from "node:test";
 import { SandboxError } from "@coppice/core";
 import type { Sandbox } from "@coppice/core/backend";
-import { startInstalledKernel, type InstalledKernelCommand } from "../kernel/installed-kernel-process.js";
-import { isListening } from "./is-listening.js";
+import { type InstalledKernelCommand, startInstalledKernel } from "../kernel/start-kernel.js";
+import { isListening, type PortLease, PortLeases } from "./port-leases.js";
 import type { KernelProcess } from "./kernel-process.js";
-import { PortLeases, type PortLease } from "./port-leases.js";
 import { startCodeServer, type CodeServer } from "../testing/code-server.js";
 import { REASONS } from "../reasons.js";
 

@@ -1,7 +1,6 @@
 import { readFileSync } from "node:fs";
 import { sharedUntilFailure } from "@coppice/core";
-import type { ZygoteAddress } from "./kernel-label.js";
-import { readTexts, type KernelProgram } from "./kernel-program.js";
+import { type KernelProgram, readTexts, type ZygoteAddress } from "./kernel-program.js";
 
 interface PythonProgramOptions {
   readonly python: string;

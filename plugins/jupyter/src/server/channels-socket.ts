@@ -1,12 +1,12 @@
 import { type Clock, CloseCode, SandboxError, takeMessages, type WebSocketRoute } from "@coppice/core";
+import { Counter, Gauge, type Registry } from "prom-client";
 import type { CodeContext } from "../contexts/code-context.js";
-import { decodeFrame, FrameError, V1_PROTOCOL, type Framing } from "./client-frame.js";
-import type { ClientMetrics } from "./client-metrics.js";
-import { ClientSocket } from "./client-socket.js";
+import { REASONS } from "../reasons.js";
+import { decodeFrame, FrameError, type Framing, V1_PROTOCOL } from "./client-frame.js";
+import { ClientSocket } from "./client-session.js";
 import { kernelNamed } from "./jupyter-routes.js";
 import type { JupyterServerSettings } from "./jupyter-server-config.js";
 import type { FindKernels } from "./sandbox-kernels.js";
-import { REASONS } from "../reasons.js";
 
 interface ChannelsSocketOptions {
   readonly kernelsOf: FindKernels;
@@ -82,4 +82,27 @@ function untilHeard({ adopted }: CodeContext, clock: Clock): Promise<void> {
       resolve();
     });
   });
+}
+
+type ClientMetrics = ReturnType<typeof clientMetrics>;
+
+export function clientMetrics(registry: Registry) {
+  const registers = [registry];
+  return {
+    connections: new Gauge({
+      name: "coppice_jupyter_connections",
+      help: "WebSockets of Jupyter clients that are open.",
+      registers,
+    }),
+    slowClients: new Counter({
+      name: "coppice_jupyter_slow_clients_total",
+      help: "WebSockets that were closed because more waited for or from their client than may.",
+      registers,
+    }),
+    refusedFrames: new Counter({
+      name: "coppice_jupyter_refused_frames_total",
+      help: "WebSocket messages of clients that were no message of Jupyter's.",
+      registers,
+    }),
+  };
 }

@@ -1,18 +1,18 @@
 import {
   HttpError,
   readJsonBody,
+  type RequestCarrier,
+  type Router,
   SandboxError,
   targetOf,
-  type Router,
-  type RequestCarrier,
 } from "@coppice/core";
 import { z } from "zod";
 import type { CodeContext } from "../contexts/code-context.js";
-import { ownSpecOf, specNameOf, specOf } from "./kernel-specs.js";
-import { UnknownLanguageError, type Languages } from "../programs/languages.js";
 import type { NotebookSession } from "../kernel/kernel-notes.js";
-import type { FindKernels, SandboxKernels } from "./sandbox-kernels.js";
+import type { InstalledKernel } from "../programs/kernel-program.js";
+import { type Languages, UnknownLanguageError } from "../programs/languages.js";
 import { REASONS } from "../reasons.js";
+import type { FindKernels, SandboxKernels } from "./sandbox-kernels.js";
 
 interface JupyterRoutesOptions {
   readonly prefixes: readonly string[];
@@ -205,4 +205,37 @@ async function starting<T>(start: () => Promise<T>): Promise<T> {
     if (code === "failed_precondition") throw new HttpError(500, message, { reason: error });
     throw error;
   }
+}
+
+/** Jupyter's kernel name of `python`. */
+const PYTHON = "python3";
+
+/** The kernel name of a language; an installed kernel has its own. */
+function specNameOf(language: string): string {
+  return language === "python" ? PYTHON : language;
+}
+
+function ownSpecOf(language: string) {
+  const displayName = language === "python" ? "Python 3 (ipykernel)" : language;
+  return specOf({ name: specNameOf(language), displayName, language });
+}
+
+type Named = Pick<InstalledKernel, "name" | "displayName" | "language">;
+
+/** Jupyter's description of a kernel. */
+function specOf({ name, displayName, language }: Named) {
+  return {
+    name,
+    resources: {},
+    spec: {
+      // Never executed: the server starts kernels itself.
+      argv: ["coppice", "kernel", name, "{connection_file}"],
+      env: {},
+      display_name: displayName,
+      language,
+      interrupt_mode: "message",
+      // JupyterLab asks before there is a kernel, which then reports whether it finds debugpy.
+      metadata: { debugger: name === PYTHON },
+    },
+  };
 }

@@ -9,8 +9,7 @@ import {
   type SurfaceRequest,
   type Targets,
 } from "@coppice/core";
-import { channelsSocket } from "./channels-socket.js";
-import { clientMetrics } from "./client-metrics.js";
+import { channelsSocket, clientMetrics } from "./channels-socket.js";
 import type { CodeContexts } from "../contexts/code-contexts.js";
 import { mountJupyter } from "./jupyter-routes.js";
 import type { JupyterServerSettings } from "./jupyter-server-config.js";

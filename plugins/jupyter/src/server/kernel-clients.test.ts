@@ -6,7 +6,7 @@ import { systemClock, type Logger, MemoryRoom } from "@coppice/core";
 import { SeededRandom } from "@coppice/core/testing";
 import type { WebSocket } from "ws";
 import type { ChannelName } from "../transport/kernel-channels.js";
-import { ClientSocket } from "./client-socket.js";
+import { ClientSocket } from "./client-session.js";
 import type { ClientFrame } from "./client-frame.js";
 import { jupyterServerConfig } from "./jupyter-server-config.js";
 import { KernelClients } from "./kernel-clients.js";

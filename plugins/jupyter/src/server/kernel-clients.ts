@@ -1,10 +1,9 @@
 import { type Clock, CloseCode, type HeldMemory, type Logger, messageOf } from "@coppice/core";
 import type { ChannelName } from "../transport/kernel-channels.js";
 import type { ClientFrame } from "./client-frame.js";
-import { ClientSession } from "./client-session.js";
-import type { ClientSocket } from "./client-socket.js";
+import { ClientSession, type ClientSocket } from "./client-session.js";
 import type { CodeContext, ContextObserver } from "../contexts/code-context.js";
-import { executionStateOf } from "../kernel/execution-state.js";
+import { executionStateOf } from "../kernel/kernel-request.js";
 import type { JupyterServerSettings } from "./jupyter-server-config.js";
 import type { Kernel } from "../kernel/kernel.js";
 import { sharedFrameOf, syntheticFrame, type SharedFrame } from "./server-frame.js";

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { it } from "node:test";
-import { ReplayBuffer } from "./replay-buffer.js";
+import { ReplayBuffer } from "./client-session.js";
 import { syntheticFrame } from "./server-frame.js";
 import { ampleRoom } from "../testing/ample-room.js";
 

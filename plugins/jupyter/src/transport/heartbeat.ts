@@ -1,6 +1,6 @@
 import type { Duplex } from "node:stream";
 import type { Clock } from "@coppice/core";
-import { ZmtpChannel } from "./zmtp-channel.js";
+import { ZmtpChannel } from "./zmtp-channels.js";
 
 export interface HeartbeatSettings {
   readonly clock: Clock;

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { registerHooks } from "node:module";
 import { it } from "node:test";
 import type { Logger } from "@coppice/core";
-import { openTransport } from "./transport.js";
+import { openTransport } from "./zmtp-channels.js";
 import { ampleRoom } from "../testing/ample-room.js";
 
 const SHELL = 1;

@@ -1,8 +1,0 @@
-/** The value of a JSON text; undefined for other text. */
-export function parseJson(text: string): unknown {
-  try {
-    return JSON.parse(text);
-  } catch {
-    return undefined;
-  }
-}
