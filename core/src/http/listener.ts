@@ -242,7 +242,8 @@ export class HttpListener implements Listener {
     message.on("error", ignore);
     response.on("error", ignore);
     if (response.socket === null) boundPipeline(message.socket, response);
-    if (hasBody(message)) response.once("finish", () => drainThenClose(message));
+    const { socket } = message;
+    if (hasBody(message)) response.once("finish", () => drainThenClose(message, socket));
     if (message.headers["transfer-encoding"] !== undefined)
       joinChunks(message, () => refuseChunks(message, response));
     try {
@@ -439,12 +440,12 @@ function requirePlainPath(message: IncomingMessage, url: URL): void {
  * Sends a refusal before the body is read. Cutting the connection at once would lose the answer at a client that is
  * still writing; reading on without limit would let it write forever.
  */
-function drainThenClose(message: IncomingMessage): void {
+function drainThenClose(message: IncomingMessage, socket: Socket): void {
   if (message.complete) return;
   message.resume();
   const timer = setTimeout(() => {
     // After a complete request the connection already serves the next one.
-    if (!message.complete) message.socket.destroy();
+    if (!message.complete) socket.destroy();
   }, LINGER_MS).unref();
   message.once("close", () => clearTimeout(timer));
 }

@@ -140,10 +140,13 @@ function readEnvelope(message: IncomingMessage, limitBytes: number): Promise<Buf
   return promise;
 }
 
-/** The whole body of a message of which chunks were read. */
-export async function* withRead(read: readonly Buffer[], message: IncomingMessage): AsyncGenerator<Buffer> {
+/**
+ * The whole body of a message of which chunks were read. Who stops reading leaves the message as it is: Node's own
+ * iterator would destroy it, and its parser would stop reading the connection, which serves other requests.
+ */
+export async function* wholeBody(read: readonly Buffer[], message: IncomingMessage): AsyncGenerator<Buffer> {
   yield* read;
-  yield* message as AsyncIterable<Buffer>;
+  yield* message.iterator({ destroyOnReturn: false }) as AsyncIterable<Buffer>;
 }
 
 function parse({ method }: StreamRpc, codec: Codec, body: Buffer): Message | undefined {

@@ -29,7 +29,7 @@ import { tenantOf, permitByMethod, permittedScopes, requireScope, scopeOfMethod 
 import { HttpError, withBody, withReason } from "../messages/http-error.js";
 import { responseKey } from "../messages/message-stream.js";
 import { bounded, boundedBody, messageText } from "./bounded-values.js";
-import { noteStreams, readStreamCall, type StreamRpc, withRead } from "./stream-rpc.js";
+import { noteStreams, readStreamCall, type StreamRpc, wholeBody } from "./stream-rpc.js";
 import { overlaps } from "./route-overlap.js";
 import { sendAnswer } from "../messages/send-answer.js";
 import { blameSender, mayBeUnparsable } from "../messages/unparsable-message.js";
@@ -393,8 +393,7 @@ export class Surface {
         return;
       }
       const universal = universalRequestFromNodeRequest(message, response, undefined, values);
-      const whole = read === undefined ? universal.body : withRead(read, message);
-      const body = boundedBody(whole as AsyncIterable<Uint8Array>, {
+      const body = boundedBody(wholeBody(read ?? [], message), {
         message,
         input: rpc.method.input,
         limitBytes,
