@@ -1,4 +1,5 @@
 import assert from "node:assert/strict";
+import { Agent } from "node:http";
 import { connect } from "node:net";
 import { after, before, describe, it } from "node:test";
 import { Sandbox } from "@e2b/code-interpreter";
@@ -48,6 +49,7 @@ describe("bad input", { timeout: 240_000 }, () => {
       readonly body?: string | Uint8Array;
       readonly headers?: Readonly<Record<string, string>>;
       readonly id?: string;
+      readonly agent?: Agent;
     } = {},
   ): Promise<Answer> =>
     exchange(server.url, {
@@ -61,6 +63,7 @@ describe("bad input", { timeout: 240_000 }, () => {
         ...options.headers,
       },
       ...(options.body !== undefined && { body: options.body }),
+      ...(options.agent !== undefined && { agent: options.agent }),
     });
   const envd = inside.bind(undefined, 49983);
   const code = inside.bind(undefined, 49999);
@@ -312,6 +315,17 @@ describe("bad input", { timeout: 240_000 }, () => {
           path,
         );
       }
+    });
+
+    it("leaves its connection in use when it is refused before it is read", async (t) => {
+      const agent = new Agent({ keepAlive: true, maxSockets: 1 });
+      t.after(() => agent.destroy());
+      for (let round = 0; round < 5; round += 1)
+        assertConnectError(
+          await envd("POST", "/process.Process/List", { body: "[".repeat(60_000), agent }),
+          "long",
+        );
+      assert.equal((await envd("POST", "/process.Process/List", { body: "{}", agent })).status, 200);
     });
 
     it("ends a stream with an error that its client can read", async () => {
