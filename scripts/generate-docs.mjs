@@ -11,7 +11,7 @@ import { configFromValues } from "../core/dist/config/read.js";
 import { WIRE } from "../core/dist/http/messages/wire-errors.js";
 import { REASONS } from "../core/dist/kernel/reasons.js";
 import { createLogger } from "../core/dist/observe/logger.js";
-import { markdownTable, writeGenerated } from "./generated-file.mjs";
+import { markdownTable, writePart } from "./generated-file.mjs";
 import { ROOT } from "./toolchain/project.mjs";
 
 const REASONS_PART =
@@ -20,16 +20,6 @@ const ROWS_PART = /(?<=<!-- rows: written by `npm run generate` -->\n\n)[^]*?(?=
 const ROUTES_PART =
   /(?<=<!-- routes: written by `npm run generate`, but for the texts -->\n\n)[^]*?(?=\n<!-- end of routes -->)/;
 const BELOW = "/v1";
-
-/** Replaces a part of a file by the table that `tableOf` makes of it. */
-async function writePart(file, part, tableOf) {
-  const before = await readFile(join(ROOT, file), "utf8");
-  const table = await tableOf(part.exec(before)?.[0] ?? "");
-  await writeGenerated(
-    file,
-    before.replace(part, () => table),
-  );
-}
 
 const pluginOf = async (name) => (await import(`../plugins/${name}/dist/index.js`)).default;
 

@@ -2,12 +2,11 @@
 // with the names that it exports. With --check: says when it is stale.
 import { readFile } from "node:fs/promises";
 import { basename, dirname, join } from "node:path";
-import { writeGenerated } from "./generated-file.mjs";
+import { writePart } from "./generated-file.mjs";
 import { ROOT } from "./toolchain/project.mjs";
 import { outputOf } from "./toolchain/step.mjs";
 
-const FILE = "docs/map.md";
-const BETWEEN = /(?<=<!-- files: written by `npm run generate` -->\n\n)[^]*?(?=<!-- end of files -->)/;
+const FILES_PART = /(?<=<!-- files: written by `npm run generate` -->\n\n)[^]*?(?=<!-- end of files -->)/;
 const SOURCES = ["core", "agent", "plugins", "conformance", "bench", "scripts"];
 const SOURCE = /\/(?:src|native|python|javascript|verbs|toolchain|ci|tests)\/.*\.(?:ts|mjs|c|py)$/;
 const OTHER = /\.test\.ts$|\/(?:generated|testing)\/|\/(?:index|reasons)\.ts$/;
@@ -65,8 +64,4 @@ for (const path of paths) {
   }
   list += `- \`${basename(path)}\`${about(path, text)}\n`;
 }
-const before = await readFile(join(ROOT, FILE), "utf8");
-await writeGenerated(
-  FILE,
-  before.replace(BETWEEN, () => `${list}\n`),
-);
+await writePart("docs/map.md", FILES_PART, () => `${list}\n`);

@@ -11,6 +11,16 @@ export async function writeGenerated(path, text) {
   process.exitCode = 1;
 }
 
+/** Replaces a part of a file by the text that `textOf` makes of it. */
+export async function writePart(file, part, textOf) {
+  const before = await readFile(join(ROOT, file), "utf8");
+  const text = await textOf(part.exec(before)?.[0] ?? "");
+  await writeGenerated(
+    file,
+    before.replace(part, () => text),
+  );
+}
+
 /** A table in Markdown, as the formatter writes it. */
 export function markdownTable(head, rows) {
   const table = [head, [], ...rows];
