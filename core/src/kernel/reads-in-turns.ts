@@ -1,5 +1,7 @@
 import { inLaterTurn, isTurnOver, type Sender } from "./turns.js";
 
+const NOTHING = Buffer.alloc(0);
+
 export interface ReadsInTurnsOptions {
   /** Whose turns these are. */
   readonly sender: Sender;
@@ -60,8 +62,10 @@ export class ReadsInTurns {
 
   #read(bytes: Buffer, isOwn: boolean): void {
     const left = this.#options.read(bytes);
-    const rest = bytes.subarray(bytes.length - left);
-    if (left > 0 || isTurnOver()) this.#hold(isOwn ? rest : Buffer.from(rest));
+    if (left === 0 && !isTurnOver()) return;
+    // `read` may have released the memory of bytes of which it left none.
+    const rest = left === 0 ? NOTHING : bytes.subarray(bytes.length - left);
+    this.#hold(isOwn ? rest : Buffer.from(rest));
   }
 
   #hold(bytes: Buffer): void {
