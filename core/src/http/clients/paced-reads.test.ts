@@ -1,4 +1,5 @@
 import assert from "node:assert/strict";
+import { createHash, randomBytes } from "node:crypto";
 import { EventEmitter, once } from "node:events";
 import { createServer, type IncomingMessage, type ServerResponse } from "node:http";
 import { type AddressInfo, connect, type Socket } from "node:net";
@@ -51,6 +52,33 @@ it("a body whose reader asks for it comes whole, the requests around it in slice
   assert.ok(endOfFirst > 0 && endOfSecond > endOfFirst, "no piece has the end of a body and what follows");
   assert.ok(Math.max(...pieces.slice(0, endOfSecond)) > MOST_BYTES);
   assert.ok(Math.max(...pieces.slice(endOfSecond + 1)) <= MOST_BYTES);
+});
+
+it("the memory of a body that comes whole is given back once the parser has copied it", async () => {
+  const pieces: Buffer[] = [];
+  const body = randomBytes(BODY_BYTES);
+  const received = createHash("sha256");
+  const serve = async (message: IncomingMessage, response: ServerResponse): Promise<void> => {
+    await turn();
+    passBodyWhole(message);
+    for await (const chunk of message as AsyncIterable<Buffer>) received.update(chunk);
+    response.end(() => client.end());
+  };
+  const server = createServer((message, response) => void serve(message, response));
+  server.on("connection", (socket) => {
+    paceReads(socket);
+    socket.prependListener("data", (piece: Buffer) => pieces.push(piece));
+  });
+  server.listen(0, "127.0.0.1");
+  await once(server, "listening");
+  const client = connect((server.address() as AddressInfo).port, "127.0.0.1");
+  client.resume().write(HEAD);
+  client.write(body);
+  await once(client, "close");
+  server.close();
+  assert.equal(received.digest("hex"), createHash("sha256").update(body).digest("hex"));
+  const given = pieces.filter(({ buffer }) => (buffer as ArrayBuffer).detached);
+  assert.ok(given.length > pieces.length / 2, `${given.length} of ${pieces.length}`);
 });
 
 it("a body of which something has been read or skipped stays in slices", async () => {
