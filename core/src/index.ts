@@ -84,7 +84,7 @@ export {
   firstPage,
   pageFields,
 } from "./http/messages/input.js";
-export { readJsonBody, readJsonText } from "./http/messages/json-body.js";
+export { bodyChunks, readJsonBody, readJsonText } from "./http/messages/json-body.js";
 export {
   CODE_PORT,
   ENVD_PORT,

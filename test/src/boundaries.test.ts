@@ -408,6 +408,23 @@ describe("the packages of the project", () => {
   });
 });
 
+describe("the body of a request", () => {
+  it("is read in one place, which leaves the connection in use", async () => {
+    const strays: string[] = [];
+    for (const folder of ["core", ...(await readdir(join(ROOT, "plugins"))).map((name) => `plugins/${name}`)])
+      for (const file of await sourcesIn(`${folder}/src`)) {
+        const text = await readFile(join(ROOT, folder, "src", file), "utf8");
+        if (
+          /\b(message|req|request|incoming)\.iterator\(|\bfor await \(.* of (ctx\.)?(message|req|request|incoming)\b(?!\.)/.test(
+            text,
+          )
+        )
+          strays.push(`${folder}/src/${file}`);
+      }
+    assert.deepEqual(strays, ["core/src/http/messages/json-body.ts"]);
+  });
+});
+
 describe("package-lock.json", () => {
   it("lists the optional binaries of every platform, without which `npm ci` refuses it", async () => {
     const lock = JSON.parse(await readFile(join(ROOT, "package-lock.json"), "utf8")) as {

@@ -28,6 +28,27 @@ export function bodyOf(message: IncomingMessage): Buffer | undefined {
   return bodies.get(message);
 }
 
+/**
+ * The body of a request as it arrives. Where its consumer stops early, the rest is skipped: the client gets its answer, and
+ * the connection serves its next request.
+ * @param begun what was read of it before.
+ * @throws SandboxError client_gone when the client leaves before the last byte.
+ */
+export async function* bodyChunks(
+  message: IncomingMessage,
+  begun: readonly Buffer[] = [],
+): AsyncGenerator<Buffer> {
+  try {
+    yield* begun;
+    // Otherwise leaving the loop destroys the message: its socket goes with it, or its parser reads nothing more from that.
+    yield* message.iterator({ destroyOnReturn: false }) as AsyncIterable<Buffer>;
+  } catch (error) {
+    throw new SandboxError("client_gone", "the client is gone", { cause: error });
+  } finally {
+    message.resume();
+  }
+}
+
 /** Reads a whole request body. @throws SandboxError body_too_large past the limit, server_busy without room for it. */
 export function readBody(message: IncomingMessage, limitBytes: number): Promise<Buffer> {
   return read(message, limitBytes, () => undefined);
@@ -57,8 +78,7 @@ async function read(
 ): Promise<Buffer> {
   const chunks: Buffer[] = [];
   let lengthBytes = 0;
-  // Leaving a plain loop over the message early would destroy the connection, and the answer with it.
-  for await (const chunk of message.iterator({ destroyOnReturn: false }) as AsyncIterable<Buffer>) {
+  for await (const chunk of bodyChunks(message)) {
     lengthBytes += chunk.length;
     holdBytes(message, chunk.length);
     if (lengthBytes > limitBytes) {

@@ -140,15 +140,6 @@ function readEnvelope(message: IncomingMessage, limitBytes: number): Promise<Buf
   return promise;
 }
 
-/**
- * The whole body of a message of which chunks were read. Who stops reading leaves the message as it is: Node's own
- * iterator would destroy it, and its parser would stop reading the connection, which serves other requests.
- */
-export async function* wholeBody(read: readonly Buffer[], message: IncomingMessage): AsyncGenerator<Buffer> {
-  yield* read;
-  yield* message.iterator({ destroyOnReturn: false }) as AsyncIterable<Buffer>;
-}
-
 function parse({ method }: StreamRpc, codec: Codec, body: Buffer): Message | undefined {
   const payload = body.subarray(HEAD_BYTES);
   try {
@@ -291,7 +282,7 @@ class StreamContext implements HandlerContext {
   }
 }
 
-function headersOf(headers: IncomingHttpHeaders): Headers {
+export function headersOf(headers: IncomingHttpHeaders): Headers {
   const made = new Headers();
   for (const [name, value] of Object.entries(headers)) {
     if (value === undefined) continue;

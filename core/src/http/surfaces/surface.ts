@@ -1,7 +1,7 @@
 import type { IncomingMessage, ServerResponse } from "node:http";
 import Router from "@koa/router";
 import { type ConnectRouter, createConnectRouter, createContextValues } from "@connectrpc/connect";
-import { compressionGzip, universalRequestFromNodeRequest } from "@connectrpc/connect-node";
+import { compressionGzip } from "@connectrpc/connect-node";
 import type { UniversalHandler } from "@connectrpc/connect/protocol";
 import Koa from "koa";
 import { type BootProblem, SandboxError } from "../../kernel/errors.js";
@@ -22,14 +22,14 @@ import {
 } from "./surface-request.js";
 import { EdgeRefusal } from "../messages/edge-refusal.js";
 import { hasBody } from "../messages/heads.js";
-import { bodyOf } from "../messages/json-body.js";
+import { bodyChunks, bodyOf } from "../messages/json-body.js";
 import { countBody } from "../../bounds/held-bodies.js";
 import type { Shares } from "../../bounds/tenants.js";
 import { tenantOf, permitByMethod, permittedScopes, requireScope, scopeOfMethod } from "./permit.js";
 import { HttpError, withBody, withReason } from "../messages/http-error.js";
 import { responseKey } from "../messages/message-stream.js";
 import { bounded, boundedBody, messageText } from "./bounded-values.js";
-import { noteStreams, readStreamCall, type StreamRpc, wholeBody } from "./stream-rpc.js";
+import { headersOf, noteStreams, readStreamCall, type StreamRpc } from "./stream-rpc.js";
 import { overlaps } from "./route-overlap.js";
 import { sendAnswer } from "../messages/send-answer.js";
 import { blameSender, mayBeUnparsable } from "../messages/unparsable-message.js";
@@ -392,13 +392,17 @@ export class Surface {
         await runAs(plugin, read);
         return;
       }
-      const universal = universalRequestFromNodeRequest(message, response, undefined, values);
-      const body = boundedBody(wholeBody(read ?? [], message), {
-        message,
-        input: rpc.method.input,
-        limitBytes,
-      });
-      answer = await runAs(plugin, () => rpc({ ...universal, body }));
+      const { input } = rpc.method;
+      const universal = {
+        httpVersion: message.httpVersion,
+        method: request.method,
+        url: request.url.href,
+        header: headersOf(message.headers),
+        body: boundedBody(bodyChunks(message, read), { message, input, limitBytes }),
+        signal: request.signal,
+        contextValues: values,
+      };
+      answer = await runAs(plugin, () => rpc(universal));
       if (mayBeUnparsable(message.headers)) answer = await blameSender(answer);
       if (answer.body === undefined && answer.status >= 400) {
         for (const [name, value] of answer.header ?? []) response.setHeader(name, value);

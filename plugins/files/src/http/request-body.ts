@@ -1,6 +1,7 @@
 import type { IncomingMessage } from "node:http";
+import { pipeline } from "node:stream";
 import { createGunzip } from "node:zlib";
-import { messageOf, SandboxError } from "@coppice/core";
+import { bodyChunks, messageOf, SandboxError } from "@coppice/core";
 import { Busboy, type BusboyFileStream, type BusboyInstance } from "@fastify/busboy";
 
 /** A part of a multipart body. Its content has to be read to the end before the next part. */
@@ -150,10 +151,10 @@ export function requestBody(message: IncomingMessage, limitBytes: number): Async
     throw undecodable(`unsupported Content-Encoding: ${coding}`);
   if (coding === "gzip") return limited(gunzipped(message), limitBytes);
   const length = message.headers["content-length"];
-  if (length === undefined) return limited(received(message), limitBytes);
+  if (length === undefined) return limited(bodyChunks(message), limitBytes);
   if (Number(length) > limitBytes) throw tooLarge(limitBytes);
   // The parser of HTTP holds it to its length.
-  return received(message);
+  return bodyChunks(message);
 }
 
 /**
@@ -177,36 +178,14 @@ async function* limited(body: AsyncIterable<Uint8Array>, limitBytes: number): As
   }
 }
 
-async function* received(message: IncomingMessage): AsyncGenerator<Uint8Array> {
-  try {
-    // By default leaving the loop destroys the message, and with it the socket that the answer needs.
-    yield* message.iterator({ destroyOnReturn: false }) as AsyncIterable<Uint8Array>;
-  } catch (error) {
-    throw new SandboxError("client_gone", "the client went away", { cause: error });
-  } finally {
-    // The rest of the body stands between the answer and the connection's next request.
-    message.resume();
-  }
-}
-
 async function* gunzipped(message: IncomingMessage): AsyncGenerator<Uint8Array> {
   const gunzip = createGunzip();
-  // Not stream.pipeline: it destroys the message when decompression fails, and no answer gets out.
-  const onLost = (): void => {
-    if (!message.complete) gunzip.destroy(new SandboxError("client_gone", "the client went away"));
-  };
-  message.once("close", onLost);
-  message.on("error", onLost);
-  message.pipe(gunzip);
+  // Its errors are those of what is read below.
+  pipeline(bodyChunks(message), gunzip, () => undefined);
   try {
     yield* gunzip as AsyncIterable<Uint8Array>;
   } catch (error) {
     throw error instanceof SandboxError ? error : undecodable(messageOf(error));
-  } finally {
-    message.unpipe(gunzip);
-    message.off("close", onLost);
-    gunzip.destroy();
-    message.resume();
   }
 }
 

@@ -1,5 +1,6 @@
 import { pipeline } from "node:stream/promises";
 import {
+  bodyChunks,
   type Guard,
   HttpError,
   type Peers,
@@ -129,7 +130,7 @@ export function mountVolumeContents(
   });
 
   serve("put", "file", async (ctx, files, query) => {
-    const info = await writeVolumeFile(files, query, ctx.req.iterator({ destroyOnReturn: false }));
+    const info = await writeVolumeFile(files, query, bodyChunks(ctx.req));
     ctx.body = volumeEntry(info);
     ctx.status = 201;
   });

@@ -4,7 +4,7 @@ import { readdir, rename, rm, stat } from "node:fs/promises";
 import type { IncomingMessage } from "node:http";
 import { dirname, join } from "node:path";
 import { pipeline } from "node:stream/promises";
-import { type Clock, SandboxError, secretEqual } from "@coppice/core";
+import { bodyChunks, type Clock, SandboxError, secretEqual } from "@coppice/core";
 import { z } from "zod";
 import type { TemplatesStore } from "../store/templates-store.js";
 import type { TemplatesConfig } from "../templates-config.js";
@@ -108,8 +108,7 @@ export class Uploads {
 
   /**
    * Writes the body of a request as an archive: all of it, or nothing.
-   * @throws SandboxError upload_length_missing, body_too_large, upload_storage_full, upload_invalid for a body that ends
-   * early.
+   * @throws SandboxError upload_length_missing, body_too_large, upload_storage_full, client_gone.
    */
   async receive({ tenant, hash }: UploadKey, message: IncomingMessage): Promise<void> {
     const { settings } = this.#options;
@@ -122,12 +121,7 @@ export class Uploads {
     try {
       await this.#makeRoom(tenant);
       const file = createWriteStream(path, { flags: "wx", mode: 0o600 });
-      // Leaving the message early would destroy the connection, and the answer with it.
-      await pipeline(message.iterator({ destroyOnReturn: false }), file).catch((error: unknown) => {
-        if (message.destroyed && !message.complete)
-          throw new SandboxError("upload_invalid", "the upload ended before its last byte", { cause: error });
-        throw error;
-      });
+      await pipeline(bodyChunks(message), file);
       await this.#adopt({ tenant, hash }, path, bytes);
     } finally {
       await rm(path, { force: true });
