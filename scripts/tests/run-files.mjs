@@ -149,15 +149,18 @@ const report = new spec();
 report.on("data", (text) => progress.print(String(text)));
 
 process.env.COPPICE_TEST_FILE_LIMIT_MS = String(limitMs);
+const cpuPath = `${path}.cpu`;
+await writeFile(cpuPath, "");
+process.env.COPPICE_TEST_CPU_FILE = cpuPath;
 const ended = new AbortController();
 for (const signal of ["SIGINT", "SIGTERM"]) process.once(signal, () => ended.abort());
 
-const limit = new URL("file-limit.mjs", import.meta.url).href;
+const preloaded = ["file-limit.mjs", "file-cpu.mjs"].map((name) => new URL(name, import.meta.url).href);
 const events = run({
   files,
   concurrency: filesAtOnce,
   timeout: limitMs,
-  execArgv: [`--import=${limit}`],
+  execArgv: preloaded.map((url) => `--import=${url}`),
   signal: ended.signal,
 });
 for await (const { type, data } of events) {
@@ -179,5 +182,12 @@ for await (const { type, data } of events) {
 progress.end();
 await new Promise((resolve) => report.end(resolve));
 if (ended.signal.aborted) process.exit(1);
-const seconds = [...processes.durationsMs].map(([file, ms]) => [file, ms / 1000]);
+const cpuRows = (await readFile(cpuPath, "utf8")).split("\n").filter(Boolean);
+const cpuSeconds = new Map(cpuRows.map((row) => row.split("\t")));
+// One that was killed has written nothing down.
+const seconds = [...processes.durationsMs].map(([file, ms]) => [
+  file,
+  ms / 1000,
+  Number(cpuSeconds.get(file) ?? 0),
+]);
 await writeFile(path, JSON.stringify({ ...task, failed: [...failed], failures, skipped, seconds }));

@@ -23,8 +23,8 @@ const FILE_LIMIT_MS = 10 * 60 * 1000;
 const SLOWEST = 10;
 
 /**
- * Runs test files. @returns the files with failures, the failed and the skipped tests with their reasons, and the seconds of
- * each file.
+ * Runs test files. @returns the files with failures, the failed and the skipped tests with their reasons, and of each file the
+ * seconds that it ran and those of processors that it took.
  */
 async function runFiles(toolchain, task) {
   const folder = await mkdtemp(join(tmpdir(), "coppice-test-"));
@@ -48,6 +48,17 @@ function printLines(title, lines) {
 
 function linesOf({ file, test, reason }) {
   return [`${sourceOf(file)}: ${test}`, ...reason.map((line) => `  ${line}`)];
+}
+
+/** The files that ran longest, and those that took most of the processors. */
+function printSlowest(all) {
+  const inSeconds = (number) => `${number.toFixed(0).padStart(4)} s`;
+  const line = ([file, seconds, cpu]) =>
+    `${inSeconds(seconds)}  ${inSeconds(cpu)} of processors  ${sourceOf(file)}`;
+  const first = (column) => [...all].sort((one, other) => other[column] - one[column]).slice(0, SLOWEST);
+  printLines("The slowest files", first(1).map(line));
+  const sum = all.reduce((total, [, , cpu]) => total + cpu, 0);
+  printLines(`Those that took most of ${inSeconds(sum).trim()} of processors`, first(2).map(line));
 }
 
 /** As `runFiles`: several at a time, and at last those that have to be alone. */
@@ -80,12 +91,7 @@ async function runTests(toolchain, { files, leftOut, isWhole, record }) {
     printLines("Once more, one at a time", failed.map(sourceOf));
     ({ failed, failures } = await runFiles(toolchain, { files: failed, filesAtOnce: 1 }));
   }
-  const slowest = first.seconds.sort(([, one], [, other]) => other - one).slice(0, SLOWEST);
-  if (isWhole)
-    printLines(
-      "The slowest files",
-      slowest.map(([file, seconds]) => `${seconds.toFixed(0).padStart(4)} s  ${sourceOf(file)}`),
-    );
+  if (isWhole) printSlowest(first.seconds);
   printLines(`${first.skipped.length + leftOut.length} skipped`, [
     ...leftOut.map(
       (file) => `left out: ${sourceOf(file)} (nothing that it is about has changed since it passed)`,

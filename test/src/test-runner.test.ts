@@ -13,12 +13,18 @@ const RUNNER = fileURLToPath(new URL("../../scripts/tests/run-files.mjs", import
 /** Long enough for files that end, on a busy machine. */
 const LIMIT_MS = 8_000;
 const GRACE_MS = 1_000;
+/** Of a processor. */
+const WORK_SECONDS = 0.5;
 
 /** Test files, and what is wrong with each. */
 const FIXTURES = {
   "passes.test.mjs": `
     it("passes", () => {});
     it("is left out", { skip: "it is too cold" }, () => {});`,
+  "works.test.mjs": `
+    import { spawnSync } from "node:child_process";
+    const work = "for (let used = 0; used < ${WORK_SECONDS * 1e6};) { const { user, system } = process.cpuUsage(); used = user + system; }";
+    it("works", () => { spawnSync(process.execPath, ["-e", work]); });`,
   "fails.test.mjs": `
     describe("a group", () => { it("fails", () => { throw new Error("not today"); }); });`,
   "stays-open.test.mjs": `
@@ -46,7 +52,7 @@ interface Results {
   readonly failed: readonly string[];
   readonly failures: readonly { readonly test: string; readonly reason: readonly string[] }[];
   readonly skipped: readonly { readonly file: string; readonly test: string }[];
-  readonly seconds: readonly (readonly [file: string, seconds: number])[];
+  readonly seconds: readonly (readonly [file: string, seconds: number, cpuSeconds: number])[];
 }
 
 let folder: string;
@@ -108,11 +114,13 @@ describe("the runner of the tests", () => {
       { file: join(folder, "passes.test.mjs"), test: "skipped: is left out (it is too cold)" },
     ]);
     assert.deepEqual(names(seconds.map(([file]) => file)), names(files));
+    const cpuOf = (name: string) => seconds.find(([file]) => file === join(folder, name))?.[2] ?? 0;
+    assert.ok(cpuOf("works.test.mjs") >= WORK_SECONDS, "it counts the processor time of children, too");
     assert.match(output, /stays-open\.test\.mjs did not end in 8 s\. Still open:\n {2}Server 127\.0\.0\.1/);
     assert.match(output, /loops\.test\.mjs did not end in 8 s, and its event loop is blocked: it was killed/);
     assert.match(output, /leaves-output\.test\.mjs left a process that holds its output/);
     assert.match(output, /Error: not today/);
-    assert.match(output, /^ℹ tests \d+\n(.*\n)*ℹ pass 3$/m);
+    assert.match(output, /^ℹ tests \d+\n(.*\n)*ℹ pass 4$/m);
     const child = Number(await readFile(join(folder, "child"), "utf8"));
     assert.equal(isAlive(child), false, "what the file had started was killed with it");
   });
