@@ -9,8 +9,8 @@ import { sourceOf, testFiles } from "./test-files.mjs";
 
 const PROVEN = join(ROOT, "test", "proven.txt");
 const HEAD = "# What parts of the tests last passed with in CI (scripts/tests/proven-parts.mjs).\n";
-const JAILS = ["plugins/jail-freebsd", "agent", "core/src/sandbox/contract"];
 const STAND_INS = ["test/freebsd", "test/src/freebsd", "test/src/harness/freebsd"];
+const JAILS = ["plugins/jail-freebsd", "core/src/sandbox/contract", "config/freebsd", ...STAND_INS];
 
 /**
  * The parts, each with its files, the workspaces that have them, and what they are about. Of one, the main case always
@@ -19,12 +19,21 @@ const STAND_INS = ["test/freebsd", "test/src/freebsd", "test/src/harness/freebsd
 const PARTS = [
   {
     name: "jails",
-    files: /^test\/src\/freebsd\/(?:sandboxes|faults|host\/(?:doctor|service|stand-ins|network-stand-ins))/,
+    files:
+      /^test\/src\/freebsd\/(?:sandboxes\/(?!cycles)|faults\/(?:mishaps|recovery|reboot)|host\/(?:doctor|service))/,
     mainCase: "test/src/freebsd/sandboxes/conformance.test.ts",
-    about: [...JAILS, "config/freebsd", ...STAND_INS],
+    about: [...JAILS, "agent"],
     workspaces: ["agent", "test"],
-    shares: /\bonJails\b|\breasonWithoutFreebsdHost\b|\["COPPICE_TEST_VARIANTS"\]/,
+    shares: /\bonJails\b|\["COPPICE_TEST_VARIANTS"\]|\breasonWithoutFreebsdHost\b/,
     environment: { COPPICE_TEST_VARIANTS: "main" },
+  },
+  {
+    // What the commands of the host leave: hardly anything runs inside, so a change of the agent alone leaves it proven.
+    name: "commands of jails",
+    files:
+      /^test\/src\/freebsd\/(?:sandboxes\/cycles|faults\/(?:faults|\w+-faults)|host\/(?:network-)?stand-ins)/,
+    about: JAILS,
+    workspaces: ["test"],
   },
   {
     name: "platform",
@@ -147,4 +156,16 @@ export async function withoutProven(files, isAll) {
     await writeFile(PROVEN, HEAD + lines.join(""));
   };
   return { files: files.filter((file) => !leftOut.includes(file)), leftOut, environment, record };
+}
+
+/** As `withoutProven`, but with the files of parts alone of which something has changed. */
+export async function onlyUnproven(files) {
+  const { files: left, ...rest } = await withoutProven(files, false);
+  const known = await provenDigests();
+  const unproven = [];
+  for (const part of PARTS) {
+    if (known.get(part.name) === (await digestOf(part))) continue;
+    for (const file of left) if (await isOf(part, file)) unproven.push(file);
+  }
+  return { ...rest, files: left.filter((file) => unproven.includes(file)) };
 }

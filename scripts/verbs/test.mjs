@@ -1,7 +1,7 @@
 import { mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { withoutProven } from "../tests/proven-parts.mjs";
+import { onlyUnproven, withoutProven } from "../tests/proven-parts.mjs";
 import { sourceOf, testFiles } from "../tests/test-files.mjs";
 import { build, cleanBuild, prepare } from "../toolchain/prepare.mjs";
 import { ensureTestPackages } from "../toolchain/debian-packages.mjs";
@@ -128,21 +128,25 @@ async function fetchForTests(paths) {
 /** Options of CI, which makes all ready for its tests while another machine is set up. */
 const READY_ALONE = "--ready-alone";
 const TESTS_ALONE = "--tests-alone";
+/** Of everybody: runs what CI would not leave out, before a commit of what it passed with. */
+const UNPROVEN = "--unproven";
+const OPTIONS = [READY_ALONE, TESTS_ALONE, UNPROVEN];
 
 /**
  * Builds from nothing, lints, and runs all tests or those of the named workspaces. For named files it compiles what
- * changed, and does not lint. With `--ready-alone` it runs no tests, with `--tests-alone` it only compiles what changed
- * before them.
+ * changed, and does not lint. With `--ready-alone` it runs no tests, with `--tests-alone` and `--unproven` it only compiles
+ * what changed before them.
  */
 export async function run(parameters) {
-  const options = parameters.filter((each) => each === READY_ALONE || each === TESTS_ALONE);
+  const options = parameters.filter((each) => OPTIONS.includes(each));
   const paths = parameters.filter((each) => !options.includes(each));
   const toolchain = await prepare();
   const fetched = fetchForTests(paths);
   // Handled below: until then a failure of the build comes first.
   fetched.catch(() => undefined);
   const areFiles = paths.length > 0 && paths.every((path) => path.endsWith(".ts"));
-  const isChecked = areFiles || options.includes(TESTS_ALONE);
+  const isUnproven = options.includes(UNPROVEN);
+  const isChecked = areFiles || isUnproven || options.includes(TESTS_ALONE);
   if (!isChecked) await cleanBuild();
   await build(toolchain);
   // The tests run even after a finding of the linter.
@@ -153,7 +157,10 @@ export async function run(parameters) {
     releaseSetupLock();
     // Who names tests, or asks for all variants, wants all of them.
     const isAll = paths.length > 0 || process.env.COPPICE_TEST_VARIANTS !== undefined;
-    const { environment, ...chosen } = await withoutProven(await testFiles(paths), isAll);
+    const found = await testFiles(paths);
+    const { environment, ...chosen } = isUnproven
+      ? await onlyUnproven(found)
+      : await withoutProven(found, isAll);
     Object.assign(toolchain.environment, environment);
     code = await runTests(toolchain, { ...chosen, isWhole: !areFiles });
   }
