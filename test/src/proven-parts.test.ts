@@ -29,6 +29,7 @@ interface Chosen {
 
 interface Run {
   readonly all?: boolean;
+  readonly isUnprovenAlone?: boolean;
   readonly failed?: readonly string[];
   readonly skipped?: readonly string[];
   readonly CI?: string;
@@ -42,12 +43,14 @@ async function write(path: string, text: string): Promise<void> {
 }
 
 /** Chooses the files of a whole run, and ends that run. */
-async function choose({ all = false, failed = [], skipped = [], CI = "true" }: Run = {}): Promise<Chosen> {
+async function choose(options: Run = {}): Promise<Chosen> {
+  const { all = false, isUnprovenAlone = false, failed = [], skipped = [], CI = "true" } = options;
   const module = JSON.stringify(join(tree, "scripts/tests/proven-parts.mjs"));
   const absolute = (paths: readonly string[]): string =>
     JSON.stringify(paths.map((path) => join(tree, path)));
-  const script = `import { withoutProven } from ${module};
-    const { files, environment, record } = await withoutProven(${absolute(TESTS)}, ${all});
+  const chosen = isUnprovenAlone ? "onlyUnproven" : "withoutProven";
+  const script = `import { ${chosen} } from ${module};
+    const { files, environment, record } = await ${chosen}(${absolute(TESTS)}, ${all});
     await record({ failed: ${absolute(failed)}, skipped: ${absolute(skipped)}.map((file) => ({ file, test: "skipped: a test (no fuse)" })) });
     console.log(JSON.stringify({ files, variants: environment.COPPICE_TEST_VARIANTS }));`;
   const { stdout } = await run(process.execPath, ["--input-type=module", "-e", script], {
@@ -100,6 +103,9 @@ describe("parts of the tests of which nothing has changed", () => {
     assert.equal((await choose({ CI: "" })).files.length, 3);
     for (const path of ["plugins/jail-freebsd/src/jails.ts", "agent/native/main.c", "agent/native/new.c"]) {
       await write(path, "changed");
+      assert.deepEqual(await choose({ isUnprovenAlone: true, CI: "" }), {
+        files: [SHARING, MAIN_CASE, LIMITS],
+      });
       assert.deepEqual(await choose(), { files: TESTS.filter((file) => file !== MACHINE) });
       assert.equal((await choose()).variants, "main");
     }
