@@ -10,6 +10,7 @@ export * from "./testing/memory-files.js";
 export type { Program, ScriptedProcess } from "./testing/memory-process.js";
 export * from "./testing/seeded-random.js";
 export * from "./testing/tar-archive.js";
+export * from "./testing/greeting-socket.js";
 export * from "./testing/image-layout.js";
 export * from "./testing/test-registry.js";
 export { createLogger } from "./observe/logger.js";

@@ -13,6 +13,7 @@ import { definePlugin, type Plugin } from "../plugin/plugin.js";
 import { Backends } from "../sandbox/contract/backend.js";
 import { Ledger } from "../sandbox/ledger/ledger.js";
 import { Sandboxes } from "../sandbox/life/sandboxes.js";
+import { greetingSocket } from "../testing/greeting-socket.js";
 import { MemoryBackend, memoryBackend } from "../testing/memory-backend.js";
 import { startTestServer } from "../testing/start-test-server.js";
 
@@ -165,7 +166,7 @@ it("all collisions are reported at once: routes, upgrade paths, metrics and pref
         const router = plugin.http("api");
         router.get("/things/:id", () => undefined);
         router.post(`/only/${name}`, () => undefined);
-        plugin.upgrade("api", "/socket/:id", () => undefined);
+        plugin.webSocket("api", ["/socket/:id"], greetingSocket);
         new Counter({ name: `coppice_${name}_ok`, help: "fine", registers: [plugin.metrics] });
         new Counter({ name: "somewhere_else", help: "not fine", registers: [plugin.metrics] });
         new Counter({
@@ -314,7 +315,7 @@ it("unreachable routes are refused: an unknown surface, a path without its slash
     setup(plugin) {
       plugin.http("api2").get("/x", () => undefined);
       plugin.http("api").get("nolead", () => undefined);
-      plugin.upgrade("api", "socket", () => undefined);
+      plugin.webSocket("api", ["socket"], greetingSocket);
     },
   });
   const messages = (await refusal([lost])).problems.map(({ message }) => message);

@@ -10,10 +10,12 @@ import { SandboxError } from "../kernel/errors.js";
 import type { ErrorCode } from "../kernel/reasons.js";
 import { createLogger } from "../observe/logger.js";
 import { definePlugin } from "../plugin/plugin.js";
+import { greetingSocket, HANDSHAKE } from "../testing/greeting-socket.js";
 import { memoryBackend } from "../testing/memory-backend.js";
 import { Sandboxes } from "../sandbox/life/sandboxes.js";
 import { fakeClock } from "../testing/fake-clock.js";
 import { startTestServer } from "../testing/start-test-server.js";
+import { headerLines } from "./messages/heads.js";
 import { HttpError } from "./messages/http-error.js";
 import { readJsonBody } from "./messages/json-body.js";
 import { requestOf, targetOf } from "./surfaces/surface-request.js";
@@ -61,15 +63,15 @@ const routes = definePlugin({
       ctx.res.write("started");
       served.set(targetOf(ctx).record.id, ctx.req.socket);
     });
-    plugin.upgrade("envd", "/socket/:name", (_request, { socket }) => {
-      socket.write(
-        "HTTP/1.1 101 Switching Protocols\r\nconnection: Upgrade\r\nupgrade: websocket\r\n\r\nhello",
-      );
-    });
+    plugin.webSocket("envd", ["/socket/:name"], greetingSocket);
   },
 });
 
 const serve = () => startTestServer({ plugins: [[routes], [memoryBackend()]] });
+
+function linesOf(headers: Readonly<Record<string, string>>): string {
+  return headerLines(Object.entries(headers).flat());
+}
 
 async function answer(url: string, init?: RequestInit): Promise<readonly [number, unknown]> {
   const response = await fetch(url, init);
@@ -324,7 +326,7 @@ it("when a sandbox ends, the connections that serve it break instead of ending",
   await server.sandboxes.kill(record.id);
   await assert.rejects(reading, /terminated/);
   // The server resets the stream instead of ending it: older SDKs report an end as a protocol error.
-  const upgrade = "connection: Upgrade\r\nupgrade: websocket\r\n";
+  const upgrade = linesOf(HANDSHAKE);
   for (const [path, more] of [
     ["/forever", ""],
     ["/socket/one", upgrade],
@@ -386,14 +388,13 @@ it("upgrades find their handler; a wrong path and a dead sandbox are refused on 
   const { record } = await server.sandboxes.create({ template: "base", timeoutMs: 60_000, secure: false });
   const upgrade = async (path: string, id: string): Promise<string> => {
     const socket = connect(Number(new URL(server.url).port), "127.0.0.1");
-    socket.write(
-      `GET ${path} HTTP/1.1\r\nhost: localhost\r\ne2b-sandbox-id: ${id}\r\ne2b-sandbox-port: 49983\r\nconnection: Upgrade\r\nupgrade: websocket\r\n\r\n`,
-    );
+    const headers = { "host": "localhost", "e2b-sandbox-id": id, "e2b-sandbox-port": "49983", ...HANDSHAKE };
+    socket.write(`GET ${path} HTTP/1.1\r\n${linesOf(headers)}\r\n`);
     const [data] = (await once(socket, "data")) as [Buffer];
     socket.destroy();
     return data.toString();
   };
-  assert.match(await upgrade("/socket/one", record.id), /^HTTP\/1\.1 101 .*hello$/s);
+  assert.match(await upgrade("/socket/one", record.id), /^HTTP\/1\.1 101 /);
   assert.match(await upgrade("/socket/one/two", record.id), /^HTTP\/1\.1 404 /);
   assert.match(await upgrade("/socket/one", "inever"), /^HTTP\/1\.1 502 .*The sandbox was not found/s);
 });

@@ -64,13 +64,10 @@ export function createPluginContext(parts: PluginContextParts): PluginContext<un
     resolve: (key) => scope.resolve(key),
     http: whileOpen("http", (surface, options) => surfaces.get(surface).router(plugin.name, options)),
     rpc: whileOpen("rpc", (surface) => surfaces.get(surface).rpcRouter(plugin.name)),
-    upgrade: whileOpen("upgrade", (surface, path, accept) =>
-      surfaces.get(surface).addUpgrade(plugin.name, path, accept),
-    ),
     webSocket: whileOpen("webSocket", (surface, paths, route) => {
       const sockets = new WebSockets(route, parts);
       parts.onStop(() => sockets.close());
-      for (const path of paths) context.upgrade(surface, path, sockets.accept);
+      for (const path of paths) surfaces.get(surface).addUpgrade(plugin.name, path, sockets.accept);
     }),
     guard: whileOpen("guard", (surface, check) => surfaces.get(surface).addGuard(check)),
     observe: whileOpen("observe", (surface, observer) => surfaces.get(surface).addObserver(observer)),

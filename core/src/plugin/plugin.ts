@@ -4,7 +4,7 @@ import type { Registry } from "prom-client";
 import { z } from "zod";
 import type { Diagnosis } from "../observe/finding.js";
 import type { RouterOptions } from "../http/surfaces/surface.js";
-import type { Guard, Observer, UpgradeHandler } from "../http/surfaces/surface-request.js";
+import type { Guard, Observer } from "../http/surfaces/surface-request.js";
 import type { WebSocketRoute } from "../http/surfaces/web-sockets.js";
 import type { Clock } from "../kernel/clock.js";
 import type { Class } from "../kernel/scope.js";
@@ -47,9 +47,10 @@ export interface PluginContext<Config> {
   http(surface: string, options?: RouterOptions): Router;
   /** Connect's own registration, at the exact paths of the methods. */
   rpc(surface: string): Pick<ConnectRouter, "service" | "rpc">;
-  /** Takes upgrade requests at a path: segments in `:name` match anything. */
-  upgrade(surface: string, path: string, accept: UpgradeHandler): void;
-  /** Serves WebSockets at paths of one surface, which share their bounds; those that are open are cut when the plugin stops. */
+  /**
+   * Serves WebSockets at paths of one surface, which share their bounds; those that are open are cut when the plugin stops.
+   * Segments in `:name` match anything.
+   */
   webSocket(surface: string, paths: readonly string[], route: WebSocketRoute): void;
   /** Runs before every request of a surface, after targeting and before routing. */
   guard(surface: string, check: Guard): void;

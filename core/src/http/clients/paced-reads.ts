@@ -1,6 +1,7 @@
 import type { IncomingMessage } from "node:http";
 import type { Socket } from "node:net";
 import type { Duplex } from "node:stream";
+import { releaseMemory } from "../../bounds/memory-room.js";
 import { ReadsInTurns } from "../../kernel/reads-in-turns.js";
 import { isTurnOver, type Sender, inLaterTurn } from "../../kernel/turns.js";
 
@@ -111,7 +112,8 @@ class PacedReads {
     if (!this.#takesMore) reads.pause();
     if (!isBody) this.#adapt(performance.now() - startedAtMs);
     const left = bytes.length - slice.length;
-    if (isBody && left === 0 && this.#socket.readableLength === 0) release(bytes);
+    // The parser has copied them.
+    if (isBody && left === 0 && this.#socket.readableLength === 0) releaseMemory(bytes);
     return left;
   }
 
@@ -120,15 +122,6 @@ class PacedReads {
       this.#sliceBytes = Math.min(Math.max(this.#sliceBytes / 2, LEAST_BYTES), this.#mostBytes);
     else if (tookMs < SLICE_MS / 2) this.#sliceBytes = Math.min(this.#sliceBytes * 2, this.#mostBytes);
   }
-}
-
-/**
- * Gives back memory whose bytes the parser has copied. Until the collector came, an upload would hold over 64 MiB of it, and
- * for that V8 marks the whole heap, again and again.
- */
-function release({ buffer, byteLength }: Buffer): void {
-  // Not a part of memory that others use.
-  if (buffer instanceof ArrayBuffer && buffer.byteLength === byteLength) buffer.transfer(0);
 }
 
 /** Longer chunks are passed on as they are. */

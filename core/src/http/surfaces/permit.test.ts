@@ -6,6 +6,7 @@ import { SandboxError } from "../../kernel/errors.js";
 import { definePlugin } from "../../plugin/plugin.js";
 import { type Answered, type Scope, noteSandbox, requestOf } from "./surface-request.js";
 import { Sandboxes } from "../../sandbox/life/sandboxes.js";
+import { greetingSocket, HANDSHAKE } from "../../testing/greeting-socket.js";
 import { memoryBackend } from "../../testing/memory-backend.js";
 import { startTestServer } from "../../testing/start-test-server.js";
 import { permit, sandboxesOf, tenantOf } from "./permit.js";
@@ -38,9 +39,7 @@ function observed() {
       api.all("/admin", permit("admin"), (ctx) => {
         ctx.status = 204;
       });
-      plugin.upgrade("api", "/socket", (asked, { socket }) => {
-        socket.end(`HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\n\r\n${tenantOf(asked)}`);
-      });
+      plugin.webSocket("api", ["/socket"], greetingSocket);
       plugin.http("envd").get("/others", (ctx) => {
         ctx.body = sandboxesOf(ctx, sandboxes).list().length;
       });
@@ -150,7 +149,7 @@ async function statusOf(
     method: isUpgrade ? "GET" : method,
     headers: {
       ...(scopes === undefined ? {} : { "x-scopes": scopes }),
-      ...(isUpgrade ? { connection: "upgrade", upgrade: "websocket" } : {}),
+      ...(isUpgrade ? HANDSHAKE : {}),
     },
   });
   outgoing.end();

@@ -7,6 +7,7 @@ import { join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import { it } from "node:test";
 import { definePlugin } from "@coppice/core";
+import { greetingSocket, HANDSHAKE } from "@coppice/core/testing";
 import { AuditLog } from "./audit-log.js";
 import { startAccessServer } from "../testing/access-server.js";
 import type { Scope } from "../keys/key-store.js";
@@ -76,14 +77,12 @@ it("a WebSocket that is opened is in the audit: it is a GET, and may do anything
   const opened = definePlugin({
     name: "opened",
     setup(plugin) {
-      plugin.upgrade("api", "/opened", (_, { socket }) => {
-        socket.end("HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n");
-      });
+      plugin.webSocket("api", ["/opened"], greetingSocket);
     },
   });
   await using server = await startAccessServer({ plugins: [opened] });
   const key = { "x-api-key": server.newKey({ scopes: ["admin"] }) };
-  const headers = { ...key, connection: "upgrade", upgrade: "websocket" };
+  const headers = { ...key, ...HANDSHAKE };
   const asked = request(`${server.url}/opened`, { headers }).end();
   const [, socket] = (await once(asked, "upgrade")) as [unknown, Socket];
   socket.destroy();

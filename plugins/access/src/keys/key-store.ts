@@ -1,9 +1,10 @@
-import { hash, randomBytes } from "node:crypto";
+import { randomBytes } from "node:crypto";
 import { join } from "node:path";
 import type { DatabaseSync } from "node:sqlite";
 import {
   type Clock,
   DEFAULT_TENANT,
+  digestOf,
   type Inferred,
   keptFile,
   type Logger,
@@ -23,14 +24,6 @@ export const API_KEY_FORM = /^e2b_[0-9a-f]+$/;
 /** A new key: `e2b_` and 40 hex digits, 160 random bits. */
 export function newApiKey(): string {
   return `e2b_${randomBytes(20).toString("hex")}`;
-}
-
-/**
- * Digest under which a key is stored and looked up. Neither a leaked digest nor the time of a comparison reveals a key.
- * No salt: keys are random, unlike passwords.
- */
-function digestOf(key: string): string {
-  return hash("sha256", key, "hex");
 }
 
 /** What a key may be used for. */

@@ -22,7 +22,7 @@ describe("the jail.conf of a sandbox", () => {
       "e2b-abc {",
       '  path = "/var/db/coppice/jails/roots/e2b-abc";',
       '  host.hostname = "abc";',
-      '  host.hostuuid = "ba7816bf-8f01-8fea-a141-40de5dae2223";',
+      '  host.hostuuid = "ba7816bf-8f01-8fea-8141-40de5dae2223";',
       "  persist;",
       "  vnet;",
       "  exec.clean;",

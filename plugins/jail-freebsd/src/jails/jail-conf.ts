@@ -1,4 +1,4 @@
-import { createHash } from "node:crypto";
+import { uuidOf } from "@coppice/core";
 import type { SandboxId } from "@coppice/core/backend";
 
 export interface JailConfOptions {
@@ -82,18 +82,6 @@ export function jailConf(options: JailConfOptions): string {
  */
 export function removalConf({ name, root }: Pick<JailConfOptions, "name" | "root">): string {
   return `${plain(name)} { ${assign("path", root)} ${assign("stop.timeout", "0")} }\n`;
-}
-
-/** A stable UUID derived from the id. */
-function uuidOf(id: SandboxId): string {
-  const digits = createHash("sha256").update(id).digest("hex");
-  return [
-    digits.slice(0, 8),
-    digits.slice(8, 12),
-    `8${digits.slice(13, 16)}`,
-    `a${digits.slice(17, 20)}`,
-    digits.slice(20, 32),
-  ].join("-");
 }
 
 function assign(name: string, value: string): string {
