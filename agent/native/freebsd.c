@@ -132,16 +132,25 @@ int platform_link(int fd, int directory, const char *name) {
   return -1;
 }
 
-int platform_is_network(int fd) {
-  static const char *const names[] = {"fusefs", "nfs", "smbfs"};
+static int is_of_type(int fd, const char *const *names, size_t count) {
   struct statfs status;
   if (fstatfs(fd, &status) < 0) return -1;
-  for (unsigned index = 0; index < sizeof names / sizeof names[0]; index++) {
+  for (size_t index = 0; index < count; index++) {
     // The comparison is by type number: nullfs(5) reports the number of its lower file system, but its own name.
     struct xvfsconf known;
     if (getvfsbyname(names[index], &known) == 0 && (uint32_t)known.vfc_typenum == (uint32_t)status.f_type) return 1;
   }
   return 0;
+}
+
+int platform_is_network(int fd) {
+  static const char *const names[] = {"fusefs", "nfs", "smbfs"};
+  return is_of_type(fd, names, sizeof names / sizeof names[0]);
+}
+
+int platform_is_of_processes(int fd) {
+  static const char *const name = "procfs";
+  return is_of_type(fd, &name, 1);
 }
 
 // The system does so by itself.

@@ -106,15 +106,24 @@ int platform_link(int fd, int directory, const char *name) {
   return linkat(AT_FDCWD, path_to(fd), directory, name, AT_SYMLINK_FOLLOW);
 }
 
-int platform_is_network(int fd) {
-  // From <linux/magic.h>, which compilers for musl do not find, in its order: CIFS, FUSE, NFS, SMB, SMB 2.
-  static const uint32_t types[] = {0xff534d42, 0x65735546, 0x6969, 0x517b, 0xfe534d42};
+static int is_of_type(int fd, const uint32_t *types, size_t count) {
   struct statfs status;
   if (fstatfs(fd, &status) < 0) return -1;
-  for (unsigned index = 0; index < sizeof types / sizeof types[0]; index++) {
+  for (size_t index = 0; index < count; index++) {
     if ((uint32_t)status.f_type == types[index]) return 1;
   }
   return 0;
+}
+
+int platform_is_network(int fd) {
+  // From <linux/magic.h>, which compilers for musl do not find, in its order: CIFS, FUSE, NFS, SMB, SMB 2.
+  static const uint32_t types[] = {0xff534d42, 0x65735546, 0x6969, 0x517b, 0xfe534d42};
+  return is_of_type(fd, types, sizeof types / sizeof types[0]);
+}
+
+int platform_is_of_processes(int fd) {
+  static const uint32_t type = 0x9fa0;
+  return is_of_type(fd, &type, 1);
 }
 
 void platform_widen_pipe(int fd, int bytes) { fcntl(fd, F_SETPIPE_SZ, bytes); }

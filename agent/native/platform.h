@@ -45,6 +45,8 @@ int platform_link(int fd, int directory, const char *name);
 
 /** True for any descriptor on NFS, SMB or FUSE. @return 1, 0, or -1 with errno. */
 int platform_is_network(int fd);
+/** True for a file by which the system shows its processes, below /proc. @return as above. */
+int platform_is_of_processes(int fd);
 
 /** Makes the buffer of a pipe larger, as far as the system lets it. */
 void platform_widen_pipe(int fd, int bytes);

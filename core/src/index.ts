@@ -74,7 +74,7 @@ export { ENVELOPE } from "./http/surfaces/stream-rpc.js";
 export { blockReads } from "./http/proxy/block-reads.js";
 export { HttpConnection, IdleConnections } from "./http/proxy/http-connection.js";
 export { passRequest } from "./http/proxy/pass-request.js";
-export { lastAnswer } from "./http/messages/last-answer.js";
+export { destroySoon, lastAnswer } from "./http/messages/last-answer.js";
 export { headerLines } from "./http/messages/heads.js";
 export { HttpError } from "./http/messages/http-error.js";
 export {

@@ -143,6 +143,8 @@ void write_in_place(uint32_t id, const struct request *request, const struct acc
   const uint8_t *data = (const uint8_t *)request->data.bytes;
   size_t length = request->data.length;
   if (error == 0) error = is_new ? write_all(fd, data, length) : overwrite(fd, (size_t)place.status.st_size, data, length);
+  // No disk has failed: it is a process's memory, for example, without a page there.
+  if (error == EIO && platform_is_of_processes(fd) > 0) error = ENXIO;
   if (error != 0 && is_new) unlinkat(place.parent, place.name, 0);
   if (error == 0 && !place.is_behind_link) send_written(id, fd, request->path.bytes);
   else send_info(id, error, request->path.bytes);

@@ -330,6 +330,17 @@ describe("an upgrade that is passed on", () => {
     },
   );
 
+  it("is refused to a client that has ended its side already", { timeout: 10_000 }, async () => {
+    await using pair = await relayed(() => {});
+    pair.other.on("upgrade", (_, socket) => {
+      // The end of its client has come meanwhile.
+      setTimeout(() => socket.end("HTTP/1.1 403 Forbidden\r\ncontent-length: 2\r\n\r\nno"), 100);
+    });
+    const client = connect({ port: Number(new URL(pair.url).port), host: "127.0.0.1", allowHalfOpen: true });
+    client.end("GET / HTTP/1.1\r\nhost: front\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n");
+    assert.match(await text(client), /^HTTP\/1\.1 403 Forbidden\r\n[^]*\r\n\r\nno$/);
+  });
+
   it(
     "ends with its client also where it is never answered, and has what that sent early",
     { timeout: 10_000 },

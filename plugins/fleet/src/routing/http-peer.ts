@@ -9,7 +9,7 @@ import {
 import { Agent as HttpsAgent, request as requestHttps } from "node:https";
 import { type Duplex, pipeline } from "node:stream";
 import { setTimeout as pause } from "node:timers/promises";
-import { headerLines, lastAnswer, passRequest, type SurfaceRequest } from "@coppice/core";
+import { destroySoon, headerLines, lastAnswer, passRequest, type SurfaceRequest } from "@coppice/core";
 import type { FleetConfig } from "../fleet-config.js";
 import { textOf } from "../store/etcd/etcd-client.js";
 import type { FleetSecrets } from "../trust/fleet-secrets.js";
@@ -163,7 +163,8 @@ export class HttpPeer implements Peer {
       early.push(bytes);
       if (early.reduce((sum, { length }) => sum + length, 0) > EARLY_BYTES) socket.destroy();
     };
-    const leave = (): unknown => socket.destroy();
+    // One that has ended its side may still read a refusal.
+    const leave = (): void => destroySoon(socket);
     const stopKeeping = (): unknown => socket.off("data", keep).off("end", leave);
     socket.on("data", keep).once("end", leave);
     socket.once("close", () => {

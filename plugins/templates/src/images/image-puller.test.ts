@@ -406,6 +406,29 @@ describe("pulling an image", { skip: missingPrograms("skopeo") }, () => {
     assert.ok(image);
   });
 
+  it("gives the account to no realm that the target of a redirect names", async () => {
+    const seen: (string | undefined)[] = [];
+    const other = await open({
+      answer: (request, response) => {
+        seen.push(request.headers.authorization);
+        const realm = `Bearer realm="http://${other.registry.address}/token"`;
+        return response.writeHead(401, { "www-authenticate": realm }).end().writableEnded;
+      },
+    });
+    await using _ = other.registry;
+    const front = await open({
+      answer: (request, response) =>
+        response.writeHead(302, { location: `http://${other.registry.address}${request.url}` }).end()
+          .writableEnded,
+    });
+    await using _front = front.registry;
+    const both = [...other.reach.private, ...front.reach.private];
+    const puller = await pullerOf({ registries: { private: both, insecure: both } });
+    const account = { type: "registry", username: "me", password: "secret" } as const;
+    await assert.rejects(pull(puller, front.image, account), /access denied to '/);
+    assert.deepEqual(seen, [undefined]);
+  });
+
   it("asks a mirror in place of a registry, except with an account", async () => {
     const { registry } = await open();
     await using _ = registry;

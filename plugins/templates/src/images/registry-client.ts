@@ -103,20 +103,25 @@ export class RegistryClient implements Disposable {
   /** @throws as `get` */
   async send(request: RegistryRequest): Promise<RegistryAnswer> {
     const used = this.#authorization;
-    const answer = await this.#follow(request, await used);
-    if (answer.statusCode !== 401 || request.body !== undefined) return answer;
+    const { answer, isOwn } = await this.#follow(request, await used);
+    // A host that a redirect leads to does not say who gets the account.
+    if (answer.statusCode !== 401 || request.body !== undefined || !isOwn) return answer;
     const { "www-authenticate": challenge = "" } = answer.headers;
     answer.destroy();
     // Another request may have authenticated meanwhile.
     if (this.#authorization === used) this.#authorization = this.#authenticate(challenge);
-    return this.#follow(request, await this.#authorization);
+    return (await this.#follow(request, await this.#authorization)).answer;
   }
 
   [Symbol.dispose](): void {
     this.#agents[Symbol.dispose]();
   }
 
-  async #follow(request: RegistryRequest, authorization: string | undefined): Promise<RegistryAnswer> {
+  /** @returns the last answer, and whether it is that of the registry itself. */
+  async #follow(
+    request: RegistryRequest,
+    authorization: string | undefined,
+  ): Promise<{ readonly answer: RegistryAnswer; readonly isOwn: boolean }> {
     const { method, path, headers = {}, body } = request;
     const { url } = this.#options.repository;
     const isRead = method === "GET" || method === "HEAD";
@@ -130,7 +135,7 @@ export class RegistryClient implements Disposable {
       );
       const { location } = answer.headers;
       const isRedirect = isRead && [301, 302, 303, 307, 308].includes(answer.statusCode);
-      if (!isRedirect || location === undefined) return answer;
+      if (!isRedirect || location === undefined) return { answer, isOwn };
       answer.destroy();
       place = urlOf(location, place);
     }

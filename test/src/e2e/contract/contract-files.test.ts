@@ -79,6 +79,9 @@ onEachBackend("files by their contract", ({ backend, server, sandbox }) => {
       else assertRefused(answer, status, message);
       await sleeping.kill();
     }
+    if (backend === "local-process") return;
+    const written = await post(query({ path: "/proc/self/mem", username: "root" }), "x");
+    assertRefused(written, 400, "path '/proc/self/mem' is not a regular file");
   });
 
   it("C.4 GET /files, error opening file", async ({ mock }) => {

@@ -61,6 +61,9 @@ const authenticated = z.object({ token: z.string() });
 /** Longest message of a stream; one of a watch has the changes of a few commits, each of at most 100 keys. */
 const MOST_LINE_BYTES = 16 * 2 ** 20;
 
+/** Largest answer of another kind: a page of a listing has 2000 records, of which those with most tags have 30 KiB. */
+const MOST_ANSWER_BYTES = 128 * 2 ** 20;
+
 /** Characters of an answer that is not etcd's that an error has. */
 const MOST_TOLD = 200;
 
@@ -109,7 +112,7 @@ export class EtcdClient {
       const ended = signal === undefined ? limit : AbortSignal.any([limit, signal]);
       try {
         const answer = await this.#request(endpoint, path, { body, signal: ended });
-        return schema.parse(JSON.parse(await textOf(answer)));
+        return schema.parse(JSON.parse(await textOf(answer, MOST_ANSWER_BYTES)));
       } catch (error) {
         signal?.throwIfAborted();
         if (error instanceof EtcdRefusal && !ELSEWHERE.includes(error.code)) throw error;
@@ -131,7 +134,7 @@ export class EtcdClient {
       this.#options.endpoints.map(async (endpoint): Promise<MemberAnswer<z.infer<T>>> => {
         try {
           const answer = await this.#request(endpoint, path, { body: {}, signal: limit });
-          return { endpoint, answer: schema.parse(JSON.parse(await textOf(answer))), isAbsent: false };
+          return { endpoint, answer: schema.parse(JSON.parse(await textOf(answer, MOST_ANSWER_BYTES))), isAbsent: false };
         } catch (error) {
           return { endpoint, isAbsent: error instanceof NotSent && error.isRefused, error };
         }
@@ -211,7 +214,7 @@ export class EtcdClient {
     signal: AbortSignal,
   ): Promise<string> {
     const answer = await this.#post(endpoint, "auth/authenticate", { body: { name, password }, signal });
-    return authenticated.parse(JSON.parse(await textOf(answer))).token;
+    return authenticated.parse(JSON.parse(await textOf(answer, MOST_ANSWER_BYTES))).token;
   }
 
   /** Resolves with the answer of a success, whose body is to be read or destroyed. */
@@ -247,7 +250,7 @@ export class EtcdClient {
     request.end(JSON.stringify(body));
     const answer = await promise;
     if (answer.statusCode === 200) return answer;
-    const text = await textOf(answer);
+    const text = await textOf(answer, MOST_ANSWER_BYTES);
     // The gateway's own refusals are plain text.
     const refused = parsedText(refusal, text);
     if (refused === undefined)
@@ -281,7 +284,7 @@ async function* linesOf(answer: IncomingMessage): AsyncGenerator<string> {
 }
 
 /** The whole body of an answer. @throws Error for one of more bytes than that, which is read no further */
-export async function textOf(answer: IncomingMessage, maxBytes = Infinity): Promise<string> {
+export async function textOf(answer: IncomingMessage, maxBytes: number): Promise<string> {
   const chunks: Buffer[] = [];
   let bytes = 0;
   for await (const chunk of answer as AsyncIterable<Buffer>) {
