@@ -45,7 +45,7 @@ export type { Examination, Finding } from "./observe/finding.js";
 export { Greeting } from "./observe/greeting.js";
 export type { Logger } from "./observe/logger.js";
 export { sandboxNotFound } from "./http/messages/edge-refusal.js";
-export { paceReads, passBodyWhole, joinChunks } from "./http/clients/paced-reads.js";
+export { joinChunks, paceAnswer, passBodyWhole } from "./http/clients/paced-reads.js";
 export { clientOf } from "./http/clients/client-address.js";
 export { isLocalClient, isLoopbackName } from "./http/clients/local-client.js";
 export { permit, permits, requireScope, sandboxesOf, tenantOf } from "./http/surfaces/permit.js";

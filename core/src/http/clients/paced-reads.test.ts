@@ -1,11 +1,11 @@
 import assert from "node:assert/strict";
 import { createHash, randomBytes } from "node:crypto";
 import { EventEmitter, once } from "node:events";
-import { createServer, type IncomingMessage, type ServerResponse } from "node:http";
-import { type AddressInfo, connect, type Socket } from "node:net";
+import { createServer, get, type IncomingMessage, type ServerResponse } from "node:http";
+import { type AddressInfo, connect, createServer as createTcpServer, type Socket } from "node:net";
 import { it } from "node:test";
 import { setImmediate as turn } from "node:timers/promises";
-import { paceReads, passBodyWhole, TlsTurns } from "./paced-reads.js";
+import { paceAnswer, paceReads, passBodyWhole, TlsTurns } from "./paced-reads.js";
 import { isTurnOver } from "../../kernel/turns.js";
 
 /** Records that a turn which is over still takes, see paced-reads.ts. */
@@ -138,4 +138,32 @@ it("connections of TLS are read one in each turn, first and after a turn that re
   assert.equal(reading.size, 0);
   await turn();
   await areRead(2);
+});
+
+it("a server that answers with 1xx without an end is given up, and a few of them are not", async () => {
+  const interim = "HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\n";
+  const flood = (socket: Socket): void => {
+    while (!socket.destroyed && socket.write(interim.repeat(100)));
+  };
+  const statusAfter = async (answer: (socket: Socket) => void): Promise<unknown> => {
+    const server = createTcpServer((socket) => {
+      socket.on("error", () => undefined).once("data", () => answer(socket));
+    }).listen(0, "127.0.0.1");
+    await once(server, "listening");
+    const request = get({ port: (server.address() as AddressInfo).port, host: "127.0.0.1", agent: false });
+    paceAnswer(request);
+    try {
+      const [answer] = (await once(request, "response")) as [IncomingMessage];
+      return answer.statusCode;
+    } catch (error) {
+      return (error as Error).message;
+    } finally {
+      request.destroy();
+      server.close();
+    }
+  };
+  const few = `${interim.repeat(20)}HTTP/1.1 204 No Content\r\n\r\n`;
+  assert.equal(await statusAfter((socket) => void socket.write(few)), 204);
+  const said = await statusAfter((socket) => flood(socket.on("drain", () => flood(socket))));
+  assert.equal(said, "the server answers with 1xx without an end");
 });

@@ -1,4 +1,4 @@
-import type { IncomingMessage } from "node:http";
+import type { ClientRequest, IncomingMessage } from "node:http";
 import type { Socket } from "node:net";
 import type { Duplex } from "node:stream";
 import { releaseMemory } from "../../bounds/memory-room.js";
@@ -19,6 +19,9 @@ const MOST_FRAMED_BYTES = 2 * 1024;
 /** Time that the bytes should take that are passed on at a time. */
 const SLICE_MS = 0.25;
 
+/** Answers of a server with 1xx before the one that counts. */
+const MOST_INTERIM = 100;
+
 const pacedReads = new WeakMap<Duplex, PacedReads>();
 
 /**
@@ -33,6 +36,19 @@ export function paceReads(socket: Socket, sender: Sender = socket): void {
   // Node's parser reads from the system by itself, unless another listener wants the data.
   const ignore = (): void => undefined;
   socket.on("data", ignore).off("data", ignore);
+}
+
+/**
+ * Reads what answers a request as `paceReads` does. A server that answers with 1xx again and again is given up: it is never
+ * silent, and its answer never comes.
+ */
+export function paceAnswer(request: ClientRequest): void {
+  let interim = 0;
+  request.on("socket", (socket) => paceReads(socket));
+  request.on("information", () => {
+    interim += 1;
+    if (interim > MOST_INTERIM) request.destroy(new Error("the server answers with 1xx without an end"));
+  });
 }
 
 /** Passes on fewer bytes at a time, for a parser of small frames. */

@@ -4,6 +4,7 @@ import {
   permit,
   readJsonBody,
   requestOf,
+  requireScope,
   type Router,
   SandboxError,
   type Sandboxes,
@@ -45,6 +46,8 @@ export function mountArchives(
   router.post(`${path}/export`, permit("read"), async (ctx) => {
     const sandbox = named.get(ctx, ctx.params["id"]);
     const body = await readJsonBody(ctx.req, exportBody, { limitBytes: config.maxBody, empty: {} });
+    // With auto-resume it would run again.
+    if (sandbox.record.state === "paused") requireScope(ctx, "write");
     releaseAtClose(ctx.res, await sandboxes.use(sandbox));
     const archive = await exportArchive(sandbox, {
       sourceDirectory: body.src_dir ?? named.describe(sandbox).workdir ?? "~",

@@ -1,6 +1,6 @@
 import { request as requestHttp } from "node:http";
 import { request as requestHttps } from "node:https";
-import { paceReads, type TargetGuard } from "@coppice/core";
+import { paceAnswer, type TargetGuard } from "@coppice/core";
 import { createHash, createHmac } from "node:crypto";
 
 interface SignedMessage {
@@ -76,7 +76,8 @@ export async function post({ url, headers, body, guard, signal }: PostOptions): 
       response.on("close", () => resolve(response.statusCode ?? 0));
     },
   );
-  request.on("error", reject).on("socket", paceReads);
+  paceAnswer(request);
+  request.on("error", reject);
   request.end(body);
   return promise;
 }

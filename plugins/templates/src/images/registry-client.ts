@@ -3,7 +3,7 @@ import { request as requestHttps } from "node:https";
 import type { Readable } from "node:stream";
 import { pipeline } from "node:stream/promises";
 import type { Socket } from "node:net";
-import { failedConnection, joinChunks, paceReads, parseJson } from "@coppice/core";
+import { failedConnection, joinChunks, paceAnswer, parseJson } from "@coppice/core";
 import { z } from "zod";
 import type { TemplatesConfig } from "../templates-config.js";
 import { type RegistryAccess, RegistryRefused, type Repository } from "./registry-access.js";
@@ -209,7 +209,7 @@ export class RegistryClient implements Disposable {
     const giveUp = (how: string): void => {
       (answered ?? request).destroy(new Error(`'${url.host}' has been ${how} for too long`));
     };
-    request.on("socket", paceReads);
+    paceAnswer(request);
     request.on("timeout", () => giveUp("silent"));
     // It may be silent for half of this time.
     requireRate(request, { windowMs: 2 * idleTimeoutMs, bytesPerSecond, onSlow: () => giveUp("slow") });

@@ -54,8 +54,8 @@ describe("a key that may only read", () => {
     assert.ok(served > 20, `it reads: ${served} routes`);
   });
 
-  it("leaves paused sandboxes asleep", async (test) => {
-    const { id } = await owner.createSandbox({ network: { allowPublicTraffic: false } });
+  it("leaves paused sandboxes asleep, also those that requests resume", async (test) => {
+    const { id } = await owner.createSandbox({ autoPause: true, autoResume: { enabled: true } });
     const paused = await owner.ask("POST", `/sandboxes/${id}/pause`);
     if (paused.status === 400) {
       test.skip(paused.text);

@@ -134,7 +134,11 @@ export class EtcdClient {
       this.#options.endpoints.map(async (endpoint): Promise<MemberAnswer<z.infer<T>>> => {
         try {
           const answer = await this.#request(endpoint, path, { body: {}, signal: limit });
-          return { endpoint, answer: schema.parse(JSON.parse(await textOf(answer, MOST_ANSWER_BYTES))), isAbsent: false };
+          return {
+            endpoint,
+            answer: schema.parse(JSON.parse(await textOf(answer, MOST_ANSWER_BYTES))),
+            isAbsent: false,
+          };
         } catch (error) {
           return { endpoint, isAbsent: error instanceof NotSent && error.isRefused, error };
         }
