@@ -6,4 +6,5 @@ export { connectSocket } from "./connect-socket.js";
 export { ProcessDescriptors } from "./built/agent-binary.js";
 export type { Identity } from "./wire/spawn-request.js";
 export type { ResourceName, SpawnRequest } from "./wire/spawn-request.js";
+export { HostConnection } from "./host-connection.js";
 export { startHostAgent } from "./start-host-agent.js";

@@ -86,14 +86,23 @@ export class Semaphore {
   }
 }
 
-/** A function that runs once for all its callers, who share the result. After a failure the next call runs again. */
-export function sharedUntilFailure<T>(run: () => Promise<T>): () => Promise<T> {
+/**
+ * A function that runs once for all its callers, who share the result. After a failure the next call runs again, and so
+ * does one after `forget`. `current` has no result for a failure, and is undefined when nothing runs or has run.
+ */
+export function sharedUntilFailure<T>(
+  run: () => Promise<T>,
+): (() => Promise<T>) & { current(): Promise<T | undefined> | undefined; forget(): void } {
   let shared: Promise<T> | undefined;
-  return () => {
+  const forget = (): void => {
+    shared = undefined;
+  };
+  const get = (): Promise<T> => {
     shared ??= run().catch((error: unknown) => {
-      shared = undefined;
+      forget();
       throw error;
     });
     return shared;
   };
+  return Object.assign(get, { current: () => shared?.catch(() => undefined), forget });
 }

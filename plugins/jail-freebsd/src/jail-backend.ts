@@ -16,6 +16,7 @@ import {
   type SandboxBackend,
   type SandboxImage,
   type SandboxSpec,
+  sharedUntilFailure,
   type SnapshotId,
   type VolumeId,
   type VolumeSpec,
@@ -99,9 +100,9 @@ export class JailBackend implements SandboxBackend {
   #isRecovered = false;
   /** As the last sweep, or the last start of a sandbox after it, has found them. */
   #gaps: readonly HostProblem[] = [];
-  #opening: Promise<Opened> | undefined;
+  readonly #open = sharedUntilFailure(() => this.#openHost(false));
   /** For questions about the host alone. */
-  #looking: Promise<Opened> | undefined;
+  readonly #openToLook = sharedUntilFailure(() => this.#openHost(true));
 
   constructor({ leases, log, settings }: JailBackendOptions) {
     this.#settings = settings;
@@ -147,12 +148,7 @@ export class JailBackend implements SandboxBackend {
 
   /** For `coppice doctor` beside a server, and for a start that may fail: neither may end what runs. */
   look(): Promise<Opened> {
-    if (this.#opening !== undefined) return this.#opening;
-    this.#looking ??= this.#openHost(true).catch((error: unknown) => {
-      this.#looking = undefined;
-      throw error;
-    });
-    return this.#looking;
+    return this.#open.current() === undefined ? this.#openToLook() : this.#open();
   }
 
   async provision(spec: SandboxSpec, signal: AbortSignal): Promise<Sandbox> {
@@ -344,20 +340,20 @@ export class JailBackend implements SandboxBackend {
   }
 
   async enforcedLimits(): Promise<readonly EnforcedLimit[] | undefined> {
-    const opened = await (this.#opening ?? this.#looking)?.catch(() => undefined);
+    const opened = await (this.#open.current() ?? this.#openToLook.current());
     return opened?.limits;
   }
 
   async close(): Promise<void> {
     await this.#endLook();
-    const opened = await this.#opening?.catch(() => undefined);
+    const opened = await this.#open.current();
     // The agent of an earlier server has its sandboxes, which are not known before they are recovered.
     const isEmpty = this.#alive.size === 0 && (this.#isRecovered || opened?.host.isTakenOver === false);
     await Promise.all([...this.#alive.values()].map((sandbox) => sandbox.detach()));
     this.#alive.clear();
     await opened?.host.close({ isEmpty });
     opened?.lock?.close();
-    this.#opening = undefined;
+    this.#open.forget();
   }
 
   async #startAgent({ host }: Opened, { name, socket }: SandboxPaths): Promise<void> {
@@ -532,17 +528,9 @@ export class JailBackend implements SandboxBackend {
     await rm(paths.socket, { force: true });
   }
 
-  #open(): Promise<Opened> {
-    this.#opening ??= this.#openHost(false).catch((error: unknown) => {
-      this.#opening = undefined;
-      throw error;
-    });
-    return this.#opening;
-  }
-
   async #endLook(): Promise<void> {
-    const looked = await this.#looking?.catch(() => undefined);
-    this.#looking = undefined;
+    const looked = await this.#openToLook.current();
+    this.#openToLook.forget();
     await looked?.host.close({ isEmpty: true });
   }
 

@@ -13,6 +13,7 @@ import {
   type Sandbox,
   type SandboxBackend,
   type SandboxSpec,
+  sharedUntilFailure,
   type SnapshotId,
   type VolumeId,
   type VolumeSpec,
@@ -103,7 +104,7 @@ export class LinuxNamespacesBackend implements SandboxBackend {
   readonly #alive = new Map<string, NamespaceSandbox>();
   readonly #diskWatch: DiskWatch;
   readonly #volumeWatch: VolumeWatch;
-  #opening: Promise<Opened> | undefined;
+  readonly #open = sharedUntilFailure(() => this.#openHost());
   /** False where all users of a sandbox are the same account, which no image has. */
   #hasAccounts = true;
   #hasEgress: boolean;
@@ -337,17 +338,17 @@ export class LinuxNamespacesBackend implements SandboxBackend {
 
   /** Facts about this host since a successful check. */
   async found(): Promise<FoundOnHost | undefined> {
-    return this.#opening?.catch(() => undefined);
+    return this.#open.current();
   }
 
   async close(): Promise<void> {
-    const opened = await this.#opening?.catch(() => undefined);
+    const opened = await this.#open.current();
     await Promise.all([...this.#alive.values()].map((sandbox) => sandbox.detach()));
     if (opened?.egress !== undefined) await closeEgress(this.#directory, opened.egress);
     this.#alive.clear();
     await opened?.groups.close();
     await opened?.launcher.close();
-    this.#opening = undefined;
+    this.#open.forget();
   }
 
   get aliveCount(): number {
@@ -535,14 +536,6 @@ export class LinuxNamespacesBackend implements SandboxBackend {
     if (/[\\:,\s]/.test(this.#directory))
       wrong.push(`directory '${this.#directory}' must not contain spaces, commas, colons or backslashes`);
     return wrong;
-  }
-
-  #open(): Promise<Opened> {
-    this.#opening ??= this.#openHost().catch((error: unknown) => {
-      this.#opening = undefined;
-      throw error;
-    });
-    return this.#opening;
   }
 
   async #openHost(): Promise<Opened> {

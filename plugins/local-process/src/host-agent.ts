@@ -1,6 +1,6 @@
 import {
-  type AgentConnection,
   type AgentProcess,
+  HostConnection,
   type SpawnRequest,
   agentBinary,
   startHostAgent,
@@ -23,8 +23,9 @@ interface HostAgentOptions {
 export class HostAgent {
   readonly #options: HostAgentOptions;
   readonly #processes = new Set<AgentProcess>();
-  #running: Promise<AgentConnection> | undefined;
-  #isClosed = false;
+  readonly #connection = new HostConnection(() =>
+    startHostAgent({ binary: this.#options.binary, onEnd: () => this.#end() }),
+  );
 
   constructor(options: HostAgentOptions) {
     this.#options = options;
@@ -37,7 +38,7 @@ export class HostAgent {
 
   /** @throws SandboxError unavailable with the reason why no agent can be started. */
   async start(): Promise<void> {
-    await this.#get();
+    await this.#connection.get();
   }
 
   /**
@@ -45,7 +46,7 @@ export class HostAgent {
    * @throws SandboxError as `Sandbox.spawn`; unavailable when there is no agent, or it dies meanwhile.
    */
   async spawn(request: SpawnRequest): Promise<AgentProcess> {
-    const connection = await this.#get();
+    const connection = await this.#connection.get();
     if (request.terminal !== undefined && this.binary === undefined) {
       throw new SandboxError(
         "terminal_unavailable",
@@ -59,36 +60,14 @@ export class HostAgent {
   }
 
   /** Ends the agent and everything it started. Later calls fail. */
-  async close(): Promise<void> {
-    this.#isClosed = true;
-    await (await this.#running?.catch(() => undefined))?.close();
-  }
-
-  async #get(): Promise<AgentConnection> {
-    for (;;) {
-      if (this.#isClosed) throw new SandboxError("server_stopping", "the server is stopping");
-      this.#running ??= this.#start();
-      const connection = await this.#running;
-      if (!connection.isOver) return connection;
-      await connection.closed;
-    }
-  }
-
-  async #start(): Promise<AgentConnection> {
-    try {
-      return await startHostAgent({ binary: this.#options.binary, onEnd: () => this.#end() });
-    } catch (error) {
-      this.#running = undefined;
-      throw error;
-    }
+  close(): Promise<void> {
+    return this.#connection.close();
   }
 
   async #end(): Promise<void> {
-    if (!this.#isClosed) {
-      for (const { pid } of this.#processes) killGroup(pid);
-      await this.#options.onDeath();
-    }
-    this.#running = undefined;
+    if (this.#connection.isClosed) return;
+    for (const { pid } of this.#processes) killGroup(pid);
+    await this.#options.onDeath();
   }
 }
 

@@ -4,7 +4,13 @@ import { open } from "node:fs/promises";
 import type { Socket } from "node:net";
 import { dirname, join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
-import { AgentConnection, type AgentProcess, connectSocket, startHostAgent } from "@coppice/agent";
+import {
+  AgentConnection,
+  type AgentProcess,
+  connectSocket,
+  HostConnection,
+  startHostAgent,
+} from "@coppice/agent";
 import { SandboxError, messageOf, type Logger } from "@coppice/core";
 import type { JailSettings } from "../jail-freebsd-config.js";
 
@@ -70,8 +76,7 @@ const ENVIRONMENT = { PATH: "/sbin:/bin:/usr/sbin:/usr/bin", LC_ALL: "C" };
  */
 export class Host {
   readonly #options: HostOptions;
-  #connection: Promise<AgentConnection> | undefined;
-  #isClosed = false;
+  readonly #connection = new HostConnection(() => this.#start());
   #isTakenOver = false;
 
   constructor(options: HostOptions) {
@@ -95,7 +100,7 @@ export class Host {
     { input, timeoutMs = this.#options.timeoutMs, onLine }: HostCall = {},
   ): Promise<HostResult> {
     const startedAtMs = performance.now();
-    const connection = await this.#connect();
+    const connection = await this.#connection.get();
     const started = await connection.spawn({
       path: this.#options.programs[program],
       args,
@@ -149,7 +154,7 @@ export class Host {
     args: readonly string[],
     { signal, timeoutMs }: { readonly signal: AbortSignal; readonly timeoutMs: number },
   ): AsyncIterable<Uint8Array> {
-    const connection = await this.#connect();
+    const connection = await this.#connection.get();
     signal.throwIfAborted();
     const path = this.#options.programs[program];
     const started = await connection.spawn({ path, args, env: ENVIRONMENT, cwd: "/", input: "none" });
@@ -199,7 +204,7 @@ export class Host {
   }
 
   async #serve(socket: string, words: readonly string[]): Promise<AgentProcess> {
-    const connection = await this.#connect();
+    const connection = await this.#connection.get();
     return connection.spawn({
       path: this.#options.agent,
       args: ["bind", socket, ...words],
@@ -212,20 +217,17 @@ export class Host {
 
   /** Agents that still run, for this server or an earlier one. */
   async served(): Promise<readonly AgentProcess[]> {
-    return (await this.#connect()).processes();
+    return (await this.#connection.get()).processes();
   }
 
   /** Leaves the agent to a later server, or ends it when nothing depends on it. */
   async close({ isEmpty }: { readonly isEmpty: boolean }): Promise<void> {
-    this.#isClosed = true;
-    const connection = await this.#connection?.catch(() => undefined);
-    if (connection === undefined) return;
-    if (isEmpty && !connection.isOver) {
+    await this.#connection.close(async (connection) => {
+      if (!isEmpty || connection.isOver) return;
       await connection.end().catch((error: unknown) => {
         this.#options.log.warn({ err: error }, "the agent of the host was left running");
       });
-    }
-    await connection.close();
+    });
   }
 
   /**
@@ -240,18 +242,6 @@ export class Host {
       left.release();
     };
     await Promise.all(running.map(end));
-  }
-
-  async #connect(): Promise<AgentConnection> {
-    if (this.#isClosed) throw new SandboxError("server_stopping", "the server is stopping");
-    const known = await this.#connection?.catch(() => undefined);
-    if (known !== undefined && !known.isOver) return known;
-    if (known !== undefined) this.#connection = undefined;
-    this.#connection ??= this.#start().catch((error: unknown) => {
-      this.#connection = undefined;
-      throw error;
-    });
-    return this.#connection;
   }
 
   async #start(): Promise<AgentConnection> {

@@ -1,5 +1,5 @@
 import { DEFAULT_PATH, runToEnd } from "@coppice/core/backend";
-import { type AgentConnection, type SpawnRequest, startHostAgent } from "@coppice/agent";
+import { HostConnection, type SpawnRequest, startHostAgent } from "@coppice/agent";
 import { BoundedBytes, type Finding, SandboxError } from "@coppice/core";
 import { OutputLines } from "../model/output-lines.js";
 import type { TemplatesConfig } from "../templates-config.js";
@@ -38,13 +38,12 @@ const OUTPUT_BYTES = 16 * 1024;
  * that the server never forks.
  */
 export class HostPrograms {
-  #agent: Promise<AgentConnection> | undefined;
-  #isClosed = false;
+  readonly #agent = new HostConnection(startHostAgent);
 
   /** Runs a program until it exits. @param path or a name in PATH. @throws the signal's reason, SandboxError unavailable */
   async run(path: string, { args, cwd, environment, limits, signal, onLine }: HostRun): Promise<HostResult> {
     signal.throwIfAborted();
-    const agent = await this.#connect();
+    const agent = await this.#agent.get();
     const started = await agent.spawn({
       path,
       args,
@@ -69,22 +68,8 @@ export class HostPrograms {
   }
 
   /** Ends all programs. Later calls fail. */
-  async close(): Promise<void> {
-    this.#isClosed = true;
-    const agent = await this.#agent?.catch(() => undefined);
-    await agent?.close();
-  }
-
-  async #connect(): Promise<AgentConnection> {
-    if (this.#isClosed) throw new SandboxError("server_stopping", "the server is stopping");
-    const known = await this.#agent?.catch(() => undefined);
-    if (known !== undefined && !known.isOver) return known;
-    if (known !== undefined) this.#agent = undefined;
-    this.#agent ??= startHostAgent().catch((error: unknown) => {
-      this.#agent = undefined;
-      throw error;
-    });
-    return this.#agent;
+  close(): Promise<void> {
+    return this.#agent.close();
   }
 }
 
