@@ -16,8 +16,6 @@ const RUNNER = join(ROOT, "scripts", "tests", "run-files.mjs");
 const MOST_RETRIED = 12;
 /** Tests wait for half of their time, so four at a time suit two processors. */
 const FILES_AT_ONCE = 4;
-/** They measure the event loop of a server by the millisecond, so nothing runs beside them. */
-const ALONE = ["test/src/e2e/faults/held-loop.test.ts"];
 /** Time limit of a test file with all that it leaves open, and of each of its tests. */
 const FILE_LIMIT_MS = 10 * 60 * 1000;
 const SLOWEST = 10;
@@ -61,30 +59,12 @@ function printSlowest(all) {
   printLines(`Those that took most of ${inSeconds(sum).trim()} of processors`, first(2).map(line));
 }
 
-/** As `runFiles`: several at a time, and at last those that have to be alone. */
-async function runAll(toolchain, files, isWhole) {
-  const isAlone = (file) => ALONE.includes(sourceOf(file));
-  const results = [];
-  for (const [part, filesAtOnce] of [
-    [files.filter((file) => !isAlone(file)), FILES_AT_ONCE],
-    [files.filter(isAlone), 1],
-  ])
-    if (part.length > 0) results.push(await runFiles(toolchain, { files: part, filesAtOnce, isWhole }));
-  const all = (name) => results.flatMap((result) => result[name]);
-  return {
-    failed: all("failed"),
-    failures: all("failures"),
-    skipped: all("skipped"),
-    seconds: all("seconds"),
-  };
-}
-
 /**
  * Runs the tests, and prints the slowest files, the failures, and the skipped tests with their reasons. Files with
  * failures run a second time, alone: several at a time keep this machine busy, and some tests depend on time.
  */
 async function runTests(toolchain, { files, leftOut, isWhole, record }) {
-  const first = await runAll(toolchain, files, isWhole);
+  const first = await runFiles(toolchain, { files, filesAtOnce: FILES_AT_ONCE, isWhole });
   let { failed, failures } = first;
   const isRepeated = failed.length > 0 && failed.length <= MOST_RETRIED;
   if (isRepeated) {

@@ -116,11 +116,12 @@ export const isolationCases: readonly ConformanceCase[] = [
     async run(context) {
       const canaries = await canariesEverywhere(context);
       const script = `
+        command -v xargs > /dev/null || echo 'this case needs xargs'
         for directory; do
           cat "$directory/secret.txt"; ls -a "$directory"
           for way in /proc/[0-9]*/root /proc/[0-9]*/cwd /proc/[0-9]*/fd/* /proc/self/fd/*; do
-            cat "$way$directory/secret.txt" "$way/${"../".repeat(40)}$directory/secret.txt"
-          done
+            printf '%s\\0' "$way$directory/secret.txt" "$way/${"../".repeat(40)}$directory/secret.txt"
+          done | xargs -0 cat
           echo overwritten > "$directory/secret.txt"
         done 2> /dev/null`;
       for (const user of [context.user.name, "root"]) {
