@@ -28,9 +28,7 @@ const jwt = z.strictObject({
     .default("org_id")
     .describe("Claim that names the tenant; a token without it is a tenant of its own, `sub:<sub>`."),
   clockTolerance: duration("30s").describe("How far the provider's clock may be off."),
-  cacheFor: duration("10m").describe("How long fetched keys are cached."),
   refetchAfter: duration("30s").describe("Least time between two fetches for keys that are not known yet."),
-  fetchTimeout: duration("5s").describe("How long the provider may take to answer."),
 });
 
 export type JwtSettings = z.infer<typeof jwt>;

@@ -20,6 +20,8 @@ export interface JsonWebTokensOptions {
 }
 
 const MAX_SUBJECT = 200;
+const KEYS_KEPT_MS = 10 * 60_000;
+const FETCH_TIMEOUT_MS = 5_000;
 const NAMED_SCOPES: ReadonlyMap<string, Scope> = new Map(SCOPES.map((scope) => [`${scope}:sandbox`, scope]));
 
 /**
@@ -32,10 +34,10 @@ export type JsonWebTokens = (token: string) => Promise<Principal>;
 export function jsonWebTokens({ settings, clock, log }: JsonWebTokensOptions): JsonWebTokens {
   const { jwksUrl, issuer, audience } = settings;
   const keys = createRemoteJWKSet(new URL(jwksUrl), {
-    cacheMaxAge: settings.cacheFor,
+    cacheMaxAge: KEYS_KEPT_MS,
     // A token with an unknown key has the set fetched again, but clients cannot force that at will.
     cooldownDuration: settings.refetchAfter,
-    timeoutDuration: settings.fetchTimeout,
+    timeoutDuration: FETCH_TIMEOUT_MS,
   });
   const keyOf: JWTVerifyGetKey = (header, input) => {
     if (header.kid === undefined) throw new errors.JWKSNoMatchingKey();

@@ -29,7 +29,6 @@ export const commandsV1Config = z.strictObject({
     .positive()
     .default(1_000)
     .describe("Commands in the list of a sandbox, the newest first."),
-  defaultPage: size("256KiB").describe("Output in one page of a log without a limit."),
   maxPage: size("4MiB").describe("Largest limit that a client may ask for."),
   maxUnsentPages: size("512MiB").describe("Pages together that clients have asked for and not yet taken."),
   maxEvent: size("64KiB").describe("Most output in one event of a followed log."),

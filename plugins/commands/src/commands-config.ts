@@ -23,8 +23,6 @@ const outputLogConfig = z.strictObject({
   retryInterval: duration("10s").describe(
     "Pause after a full disk or a failed write before the log is tried again.",
   ),
-  sweepInterval: duration("1m").describe("How often output that is too old is looked for."),
-  defaultPage: size("256KiB").describe("Output in one answer of GET /commands/<pid>/logs without a limit."),
   maxPage: size("4MiB").describe(
     "Largest limit that a client may ask for; most text in one answer of a sandbox's logs.",
   ),
@@ -52,12 +50,6 @@ export const commandsConfig = z.strictObject({
   ),
   maxUntaken: size("512MiB").describe(
     "Output of all commands that clients have not taken, where one has over 64 KiB of it, and 2 MiB for each command that waits for them. Beyond it such clients are cut off, of the command, sandbox and tenant that has the most.",
-  ),
-  killedOutputGrace: duration("200ms").describe(
-    "How long children of a killed command may hold its output open.",
-  ),
-  keepaliveInterval: duration("50s").describe(
-    "Silence after which a stream gets a keepalive, unless the client asks for its own interval.",
   ),
   defaultTimeout: duration("60s").describe("Time-out of a command of POST /commands without timeout_ms."),
   maxLineSize: size("64KiB").describe(

@@ -42,7 +42,7 @@ export const plugin = definePlugin({
       for (const sandbox of sandboxes.list()) await commands.adopt(sandbox);
     });
 
-    mountProcessRpc(plugin.rpc("envd"), { commands, clock, keepaliveMs: config.keepaliveInterval });
+    mountProcessRpc(plugin.rpc("envd"), { commands, clock });
     mountNdjson(plugin.http("envd"), { commands, config });
     mountLogs(plugin.http("envd"), { commands, config: config.log });
     mountSandboxLogs(plugin.http("api", { errors: "e2b" }), {

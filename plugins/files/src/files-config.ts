@@ -10,7 +10,6 @@ export const filesConfig = z.strictObject({
     .describe("most parts of one multipart upload, entries of one batch, sources of one composition"),
   maxBatch: size("4MiB").describe("largest body of POST /files/batch and /files/compose"),
   downloadLinkLifetime: duration("1h").describe("how long a link of POST /files/download-url works"),
-  gzipLevel: z.int().min(1).max(9).default(1).describe("compression of downloads: 1 is fastest, 9 smallest"),
   maxListEntries: count.default(100_000).describe("most entries of one directory listing"),
   maxWatchersPerSandbox: count.default(64).describe("most directory watches of one sandbox at a time"),
   maxWatchedEntries: count

@@ -20,7 +20,6 @@ function testKind(name: string, binary: string | undefined): void {
         directory,
         writeInPlaceLimit: 262_144,
         diskScanEntries: 20_000,
-        killTimeoutMs: 5_000,
         agentBinary: binary,
       },
       silentLog,

@@ -14,7 +14,7 @@ import { LocalProcessBackend } from "./local-process-backend.js";
 import { childrenOf, isRunning } from "./testing/processes.js";
 import { silentLog } from "./testing/silent-log.js";
 
-const SETTINGS = { writeInPlaceLimit: 262_144, diskScanEntries: 1_000, killTimeoutMs: 5_000 };
+const SETTINGS = { writeInPlaceLimit: 262_144, diskScanEntries: 1_000 };
 const PATH = process.env["PATH"] ?? "/usr/bin:/bin";
 const asRoot = process.getuid?.() === 0 && "root may enter everything";
 

@@ -88,7 +88,7 @@ export class LocalProcessBackend implements SandboxBackend {
    */
   async recover(): Promise<readonly Sandbox[]> {
     for (const path of await abandonedDirectories(this.#parent)) {
-      await killProcesses(sandboxDirectoryAt(path).root, this.#settings.killTimeoutMs);
+      await killProcesses(sandboxDirectoryAt(path).root);
       await removeSandboxDirectory(path);
     }
     return [];

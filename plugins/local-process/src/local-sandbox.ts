@@ -33,7 +33,6 @@ interface LocalSandboxOptions {
 export interface LocalSandboxSettings {
   readonly writeInPlaceLimit: number;
   readonly diskScanEntries: number;
-  readonly killTimeoutMs: number;
   /** Directories searched for programs before those of PATH. */
   readonly programDirectories?: readonly string[] | undefined;
 }
@@ -112,8 +111,8 @@ export class LocalSandbox implements Sandbox {
 
   /** Ends all of its processes, including those that left their group, session and parent. */
   async endProcesses(): Promise<void> {
-    const { directory, settings } = this.#options;
-    if (this.#hasStartedAny) await killProcesses(directory.root, settings.killTimeoutMs);
+    const { directory } = this.#options;
+    if (this.#hasStartedAny) await killProcesses(directory.root);
   }
 
   async #destroy(): Promise<void> {

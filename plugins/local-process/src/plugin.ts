@@ -1,5 +1,5 @@
 import { dirname, isAbsolute } from "node:path";
-import { BootError, definePlugin, duration, type Listener, Listeners, size } from "@coppice/core";
+import { BootError, definePlugin, type Listener, Listeners, size } from "@coppice/core";
 import { Backends } from "@coppice/core/backend";
 import { z } from "zod";
 import { diagnoseHost } from "./diagnose-host.js";
@@ -45,9 +45,6 @@ const config = z.strictObject({
     .min(0)
     .default(20_000)
     .describe("Maximum of files scanned to measure the disk usage of a sandbox."),
-  killTimeout: duration("5s").describe(
-    "Time for processes of a sandbox to end after SIGKILL; then destroying it fails.",
-  ),
 });
 
 /**
@@ -60,11 +57,10 @@ export const plugin = definePlugin({
   config,
   requires: { backends: Backends, listeners: Listeners },
   setup(plugin, { backends, listeners }) {
-    const { insecure, killTimeout, python, node, ...settings } = plugin.config;
+    const { insecure, python, node, ...settings } = plugin.config;
     const backend = new LocalProcessBackend(
       {
         ...settings,
-        killTimeoutMs: killTimeout,
         programDirectories: [python, node].filter((program) => isAbsolute(program)).map(dirname),
       },
       plugin.log,

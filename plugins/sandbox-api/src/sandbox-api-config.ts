@@ -30,9 +30,6 @@ export const sandboxApiConfig = z.strictObject({
     .describe(
       "Whether a sandbox of `POST /sandboxes` requires its access token when the request does not say `secure`; `except-sdks` leaves out E2B SDKs that are older than access tokens.",
     ),
-  legacyDefaultTimeout: duration("15s").describe(
-    "Lifetime of a sandbox when POST /sandboxes names no time-out, and the shortest that /refreshes sets.",
-  ),
   metricsInterval: duration()
     .refine((ms) => ms >= 100, "expected 100ms or more")
     .prefault("5s")

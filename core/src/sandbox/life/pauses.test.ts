@@ -79,7 +79,7 @@ it("a request resumes a sandbox with autoResume, and its use keeps it from pausi
   assert.equal(await metric("resumptions_total"), 1);
   one();
   two();
-  assert.equal(sandbox.record.endsAtMs, clock.now() + 5 * MINUTE_MS, "at least resumedAtLeast");
+  assert.equal(sandbox.record.endsAtMs, clock.now() + 5 * MINUTE_MS, "at least five minutes");
 });
 
 it("a sandbox without autoResume pauses at its end even while it is used", async (context) => {

@@ -25,6 +25,8 @@ interface Resumption {
 
 // Time between attempts of a time-out's pause that fails.
 const RETRY_MS = 10_000;
+/** Shortest lifetime of a sandbox that a request has resumed, as E2B has it. */
+const RESUMED_AT_LEAST_MS = 5 * 60_000;
 
 /** Pauses and resumes sandboxes. A sandbox has one change at a time; its end overrides all. */
 export class Pauses {
@@ -147,9 +149,8 @@ export class Pauses {
 
   async #wake(held: HeldSandbox): Promise<void> {
     const { timeoutMs, state } = held.record;
-    const { resumedAtLeast } = this.#options.settings;
     if (state === "running" || held.wakesByTraffic) {
-      const lifeMs = timeoutMs === undefined ? undefined : Math.max(timeoutMs, resumedAtLeast);
+      const lifeMs = timeoutMs === undefined ? undefined : Math.max(timeoutMs, RESUMED_AT_LEAST_MS);
       await this.resume(held, { timeoutMs: lifeMs, trigger: "traffic" });
     } else await held.change?.done;
     if (held.record.state === "running") return;

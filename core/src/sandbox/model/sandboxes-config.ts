@@ -119,9 +119,6 @@ export const sandboxesConfig = z
       ),
     defaultTimeout: duration("5m").describe("Lifetime of a sandbox whose creator names no time-out"),
     maximumTimeout: duration("24h").describe("Longest time-out that a client may ask for"),
-    resumedAtLeast: duration("5m").describe(
-      "Shortest lifetime of a sandbox that a request has resumed; its creator's time-out when that is longer",
-    ),
     pausedKept: duration("30d").describe("Time after which a paused sandbox is removed"),
     maximumSnapshots: z.int().nonnegative().default(100).describe("Snapshots that may exist at one time"),
     snapshotsKept: duration()

@@ -9,24 +9,19 @@ import { REASONS } from "../reasons.js";
 const STREAM_NAMES = { stdout: "stdout", stderr: "stderr", pty: "terminal" } as const;
 // A page always has room for a whole character.
 const MIN_PAGE = 4;
+const DEFAULT_PAGE = 256 * 1024;
 
 const byteCount = queryNumber("a number of bytes");
 
 /** Queries of a page of output: from a byte offset on, `next_cursor` of the page before. */
-export function logPageQuery({
-  maxPage,
-  defaultPage,
-}: {
-  readonly maxPage: number;
-  readonly defaultPage: number;
-}) {
+export function logPageQuery({ maxPage }: { readonly maxPage: number }) {
   return z.object({
     cursor: byteCount.default(0),
     limit: byteCount
       .refine((bytes) => bytes >= MIN_PAGE && bytes <= maxPage, {
         error: `expected ${MIN_PAGE} to ${maxPage} bytes`,
       })
-      .default(defaultPage),
+      .default(Math.min(DEFAULT_PAGE, maxPage)),
     encoding: z.enum(["utf-8", "base64"]).default("utf-8"),
   });
 }

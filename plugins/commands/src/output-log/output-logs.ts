@@ -53,6 +53,8 @@ const MAX_SEGMENT_BYTES = 16 * 1024 * 1024;
 // Many short commands make small segments, so their number is bounded as well as their size.
 const MAX_SEGMENTS = 8 * SEGMENTS_PER_LIMIT;
 const CACHED_COMMANDS = 20_000;
+/** How often output that is too old is looked for. */
+const SWEEP_INTERVAL_MS = 60_000;
 const LOOKS_AT_ONCE = 16;
 
 /** Logged output of commands: a log for each sandbox, below one directory. */
@@ -236,8 +238,7 @@ export class OutputLogs {
   }
 
   #sweepLater(): void {
-    const { clock, config } = this.#options;
-    this.#cancelSweep = clock.after(config.sweepInterval, () => {
+    this.#cancelSweep = this.#options.clock.after(SWEEP_INTERVAL_MS, () => {
       void this.sweep();
       this.#sweepLater();
     });

@@ -24,17 +24,18 @@ import { REASONS } from "../reasons.js";
 interface ProcessRpcOptions {
   readonly commands: Commands;
   readonly clock: Clock;
-  /** Silence before a keepalive, unless the client asks for another interval. */
-  readonly keepaliveMs: number;
 }
 
 const REPLAY_HEADER = "coppice-replay";
+/** Silence before a keepalive, unless the client asks for another interval: below the minute that proxies allow. */
+const KEEPALIVE_MS = 50_000;
 const MAX_KEEPALIVE_SECONDS = 24 * 3600;
 
 /** Serves `process.Process` as E2B's envd does, from the command table. */
-export function mountProcessRpc(rpc: Pick<ConnectRouter, "service">, options: ProcessRpcOptions): void {
-  const { commands, clock } = options;
-
+export function mountProcessRpc(
+  rpc: Pick<ConnectRouter, "service">,
+  { commands, clock }: ProcessRpcOptions,
+): void {
   const find = (
     context: HandlerContext,
     selector: ProcessSelector | undefined,
@@ -49,7 +50,7 @@ export function mountProcessRpc(rpc: Pick<ConnectRouter, "service">, options: Pr
     processEvents(command, {
       signal: requestOf(context).signal,
       deadline,
-      keepaliveMs: readKeepaliveMs(context) ?? options.keepaliveMs,
+      keepaliveMs: readKeepaliveMs(context) ?? KEEPALIVE_MS,
       clock,
       messages: messageStreamOf(context),
       ended: targetOf(context).ended,

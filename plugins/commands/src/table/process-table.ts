@@ -178,7 +178,6 @@ export class ProcessTable implements Commands {
       timeLeftMs: expiresAtMs === undefined ? undefined : expiresAtMs - clock.now(),
       subscriberBufferBytes: config.subscriberBuffer,
       hold: (giveUp) => this.#room.open({ tenant: sandbox.record.owner, sandbox: sandbox.record.id, giveUp }),
-      killedOutputGraceMs: config.killedOutputGrace,
       onEnd: (end) => {
         metrics.finished(end.outcome);
         this.#retain(sandbox, command);

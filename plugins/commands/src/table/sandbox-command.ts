@@ -13,6 +13,9 @@ import { OutputFan, replayed } from "./output-fan.js";
 import type { CommandRecording } from "../output-log/output-logs.js";
 import { REASONS } from "../reasons.js";
 
+/** How long children of a killed command may hold its output open. */
+const KILLED_OUTPUT_GRACE_MS = 200;
+
 export interface SandboxCommandOptions {
   readonly id: string;
   readonly process: Process;
@@ -25,7 +28,6 @@ export interface SandboxCommandOptions {
   readonly subscriberBufferBytes: number;
   /** Opens what waits for its slow subscribers. */
   readonly hold: (giveUp: () => void) => HeldMemory;
-  readonly killedOutputGraceMs: number;
   /** Records its output; undefined without a log. */
   readonly recording: CommandRecording | undefined;
   /** Bytes of an adopted command that the recording already has. */
@@ -186,7 +188,7 @@ export class SandboxCommand implements StartedCommand {
     });
   }
 
-  #cutOutputSoon(graceMs = this.#options.killedOutputGraceMs): void {
+  #cutOutputSoon(graceMs = KILLED_OUTPUT_GRACE_MS): void {
     if (this.end !== undefined) return;
     this.#cancelTimers.push(this.#options.clock.after(graceMs, () => this.#finish()));
   }

@@ -1,6 +1,6 @@
 import type { ServerResponse } from "node:http";
 import { pipeline } from "node:stream/promises";
-import { createGzip } from "node:zlib";
+import { constants, createGzip } from "node:zlib";
 import { SandboxError, type SurfaceRequest } from "@coppice/core";
 import {
   checkPreconditions,
@@ -27,7 +27,6 @@ interface DownloadRequest {
   readonly request: SurfaceRequest;
   readonly response: ServerResponse;
   readonly path: string;
-  readonly gzipLevel: number;
 }
 
 /** GET and HEAD /files: answers as Go's http.ServeContent does, without entity tags. */
@@ -90,7 +89,7 @@ export async function sendDownload(files: UserFiles, download: DownloadRequest):
       // A stream would cost more than such a file.
       response.end(await joined(body.content));
     } else if (coding === "gzip") {
-      await pipeline(body.content, createGzip({ level: download.gzipLevel }), response);
+      await pipeline(body.content, createGzip({ level: constants.Z_BEST_SPEED }), response);
     } else await pipeline(body.content, response);
   } catch (error) {
     // A client that leaves in the middle is no error.

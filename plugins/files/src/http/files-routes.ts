@@ -56,7 +56,7 @@ const downloadUrlBody = z.object({ path: z.string().min(1), username: z.string()
 
 /** Serves uploads and downloads at `/files`, and their extensions. Clients are authorized before, by token, signature or link. */
 export function mountFiles(router: Router, { own, linked, links, config }: FilesRoutesOptions): void {
-  const { gzipLevel, maxFilesPerUpload } = config;
+  const { maxFilesPerUpload } = config;
   const bodyOptions = { limitBytes: config.maxBatch };
   const filesAs = (sandbox: LiveSandbox, username: string | undefined): Promise<UserFiles> =>
     translateErrors(UserFiles.of(sandbox, username, config), {
@@ -73,7 +73,7 @@ export function mountFiles(router: Router, { own, linked, links, config }: Files
     // Piped by hand: koa leaves the client without an end when the body breaks off.
     context.respond = false;
     const path = query.get("path") ?? "";
-    await sendDownload(files, { request, response: context.res, path, gzipLevel });
+    await sendDownload(files, { request, response: context.res, path });
   });
 
   router.post("/files", async (context) => {
@@ -129,7 +129,7 @@ export function mountFiles(router: Router, { own, linked, links, config }: Files
     const path = request.url.searchParams.get("path") ?? "";
     const files = await UserFiles.of(targetOf(context), undefined, config);
     context.respond = false;
-    await sendDownload(files, { request, response: context.res, path, gzipLevel });
+    await sendDownload(files, { request, response: context.res, path });
   });
 }
 

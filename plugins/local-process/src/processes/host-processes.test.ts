@@ -31,7 +31,7 @@ describe("the processes of a sandbox", () => {
     const [own, other] = await Promise.all([start(root), start(`${root}-other`)]);
     const ended = once(own, "exit");
     assert.deepEqual(await findProcesses(root), [own.pid]);
-    await killProcesses(root, 10_000);
+    await killProcesses(root);
     assert.deepEqual(await ended, [null, "SIGKILL"]);
     assert.equal(other.signalCode, null);
     assert.deepEqual(await findProcesses(root), []);
@@ -43,7 +43,7 @@ describe("the processes of a sandbox", () => {
     const ended = once(own, "exit");
     await start(undefined, tmpdir());
     assert.deepEqual(await findProcesses(root), [own.pid]);
-    await killProcesses(root, 10_000);
+    await killProcesses(root);
     assert.deepEqual(await ended, [null, "SIGKILL"]);
   });
 });

@@ -80,17 +80,20 @@ async function findByDirectory(root: string): Promise<readonly number[]> {
   });
 }
 
+/** Time for processes to end after SIGKILL. */
+const KILL_TIMEOUT_MS = 5_000;
+
 /**
  * Ends every process of a sandbox, including those that left their group, session and parent. Repeats until none is
  * found, because a process may fork before it is killed.
- * @throws SandboxError internal when some remain after `timeoutMs`.
+ * @throws SandboxError internal when some remain after five seconds.
  */
-export async function killProcesses(root: string, timeoutMs: number): Promise<void> {
+export async function killProcesses(root: string): Promise<void> {
   const startedAtMs = performance.now();
   for (let pauseMs = 1; ; pauseMs = Math.min(pauseMs * 2, 50)) {
     const pids = await findProcesses(root);
     if (pids.length === 0) return;
-    if (performance.now() - startedAtMs > timeoutMs)
+    if (performance.now() - startedAtMs > KILL_TIMEOUT_MS)
       throw new SandboxError("internal_error", `processes ${pids.join(", ")} do not end`);
     for (const pid of pids) {
       try {

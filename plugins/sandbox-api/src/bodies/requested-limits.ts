@@ -18,6 +18,9 @@ export const timeoutFields = {
 
 type TimeoutFields = { readonly [Name in keyof typeof timeoutFields]?: number | null | undefined };
 
+/** Lifetime of a sandbox when `POST /sandboxes` names no time-out, as E2B has it, and the shortest that `/refreshes` sets. */
+export const LEGACY_TIMEOUT_MS = 15_000;
+
 /** The time-out of a body in milliseconds; E2B's name wins. */
 export function requestedTimeoutMs(body: TimeoutFields): number | undefined {
   const seconds = body.timeout ?? body.timeoutSeconds ?? body.timeout_seconds;

@@ -11,7 +11,7 @@ import {
 import { z } from "zod";
 import { createBody, type CreateDefaults, toCreateSandbox } from "../bodies/create-body.js";
 import { readinessFields, requestedProbe } from "../bodies/readiness-probe.js";
-import { requestedTimeoutMs, timeoutFields } from "../bodies/requested-limits.js";
+import { LEGACY_TIMEOUT_MS, requestedTimeoutMs, timeoutFields } from "../bodies/requested-limits.js";
 import { sandboxBody } from "../bodies/sandbox-body.js";
 import { isSecureUnlessSaid } from "../sandbox-api-config.js";
 import type { ApiServices, Context } from "./api-services.js";
@@ -23,7 +23,7 @@ export function mountCreation(
   router: Router,
   { config, clock, domain, sandboxes, snapshots, templates }: ApiServices,
 ): void {
-  const { legacyDefaultTimeout, maxBody, maxForks } = config;
+  const { maxBody, maxForks } = config;
   const { idempotencyKept, maxIdempotencyKeys } = config;
   const createSchema = createBody({
     variableLimitBytes: config.maxVariable,
@@ -47,7 +47,7 @@ export function mountCreation(
 
   router.post("/sandboxes", (ctx) => {
     const secureUnlessSaid = isSecureUnlessSaid(ctx.req.headers, config.secureByDefault);
-    return create(ctx, { timeoutMs: legacyDefaultTimeout, secureUnlessSaid });
+    return create(ctx, { timeoutMs: LEGACY_TIMEOUT_MS, secureUnlessSaid });
   });
 
   router.post("/v2/sandboxes", (ctx) =>
@@ -63,7 +63,7 @@ export function mountCreation(
     if (count < 1) throw new SandboxError("request_invalid", "Count must be at least 1");
     if (count > maxForks)
       throw new SandboxError("request_invalid", `Count cannot be greater than ${maxForks}`);
-    const timeoutMs = requestedTimeoutMs(body) ?? legacyDefaultTimeout;
+    const timeoutMs = requestedTimeoutMs(body) ?? LEGACY_TIMEOUT_MS;
     const wanted = { count, timeoutMs, readinessProbe: requestedProbe(body) };
     const forked = await snapshots(ctx).fork(id, wanted, request.signal);
     const made = forked.flatMap((one) => ("sandbox" in one ? [one.sandbox] : []));

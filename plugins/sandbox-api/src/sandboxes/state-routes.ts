@@ -4,6 +4,7 @@ import { networkBody, toNetworkPolicy } from "../bodies/network-policy.js";
 import {
   limitFields,
   requestedLimits,
+  LEGACY_TIMEOUT_MS,
   requestedTimeoutMs,
   timeoutFields,
 } from "../bodies/requested-limits.js";
@@ -33,7 +34,6 @@ export function mountStateChanges(
   ownRouter: Router,
   { config, domain, capacities, sandboxes }: ApiServices,
 ): void {
-  const { legacyDefaultTimeout } = config;
   const required = { limitBytes: config.maxBody };
   const optional = { ...required, empty: {} };
 
@@ -78,7 +78,7 @@ export function mountStateChanges(
   router.post(
     "/sandboxes/:id/resume",
     change(resumeBody, optional, async ({ ctx, own, id, body }) => {
-      const timeoutMs = requestedTimeoutMs(body) ?? legacyDefaultTimeout;
+      const timeoutMs = requestedTimeoutMs(body) ?? LEGACY_TIMEOUT_MS;
       const wasPaused = await own.resume(id, timeoutMs, { keepsMemory: body.memory ?? true });
       if (!wasPaused) throw new SandboxError("sandbox_state_conflict", `Sandbox ${id} is already running`);
       ctx.status = 201;
@@ -102,7 +102,7 @@ export function mountStateChanges(
   router.post(
     "/sandboxes/:id/refreshes",
     change(refreshBody, optional, ({ own, id, body }) =>
-      own.extend(id, Math.max((body.duration ?? 0) * 1000, legacyDefaultTimeout)),
+      own.extend(id, Math.max((body.duration ?? 0) * 1000, LEGACY_TIMEOUT_MS)),
     ),
   );
 
