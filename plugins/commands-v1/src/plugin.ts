@@ -10,14 +10,14 @@ import {
   Spool,
   tenantOf,
   Tenants,
+  type ErrorBody,
 } from "@coppice/core";
 import { Commands } from "@coppice/plugin-commands";
 import { mountArchives } from "./archives/archive-routes.js";
-import { OrphanCleanup } from "./archives/orphan-cleanup.js";
+import { OrphanCleanup } from "./archives/tar-process.js";
 import { mountCommands } from "./commands/command-routes.js";
 import { commandsV1Config } from "./commands-v1-config.js";
 import { CommandsV1Store } from "./store/commands-v1-store.js";
-import { errorBody } from "./error-body.js";
 import { LogFollowers } from "./logs/log-followers.js";
 import { logAnswer, mountLogs } from "./logs/log-routes.js";
 import { OneShotRuns } from "./runs/one-shot-runs.js";
@@ -25,7 +25,7 @@ import { mountRuns } from "./runs/run-routes.js";
 import { Sweeper } from "./sandboxes/sweeper.js";
 import { NamedSandboxes } from "./sandboxes/named-sandboxes.js";
 import { mountSandboxes } from "./sandboxes/sandbox-routes.js";
-import { sessionSockets } from "./terminals/session-sockets.js";
+import { sessionSockets } from "./terminals/serve-terminal.js";
 import { Terminals } from "./terminals/terminals.js";
 import { REASONS } from "./reasons.js";
 
@@ -82,4 +82,11 @@ export const plugin = definePlugin({
     const sessions = `${config.basePath}/sandboxes/:id/sessions/:sid`;
     plugin.webSocket("api", [sessions], sessionSockets({ terminals, followers, ...shared }));
   },
+});
+
+/** The error body of the contract: `code` is a word, `forbidden` for a missing scope. */
+const errorBody: ErrorBody = ({ status, reason, message }, { id }) => ({
+  code: status === 403 ? "forbidden" : reason,
+  message,
+  request_id: id,
 });

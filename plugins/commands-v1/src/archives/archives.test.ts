@@ -12,9 +12,8 @@ import commands from "@coppice/plugin-commands";
 import localProcess from "@coppice/plugin-local-process";
 import { extract, type Headers, pack } from "tar-stream";
 import commandsV1 from "../index.js";
-import { exportArchive } from "./export-archive.js";
-import { importArchive } from "./import-archive.js";
-import { SafeEntries } from "./safe-entries.js";
+import { exportArchive } from "./archive-routes.js";
+import { importArchive, SafeEntries } from "./import-archive.js";
 
 interface Answer {
   readonly imported: number;

@@ -12,7 +12,7 @@ import {
 /** Most bytes of extended headers before an entry: they are kept in memory. */
 const MAX_EXTENDED_BYTES = 256 * 1024;
 
-export interface ArchiveEntry {
+interface ArchiveEntry {
   readonly header: TarHeader;
   /** Read it before the next entry. */
   readonly contents: AsyncIterable<Uint8Array>;

@@ -23,7 +23,7 @@ const NAME_BYTES = 100;
 const CHECKSUM_AT = 148;
 const PAX_NAME = "PaxHeader";
 
-export type EntryType = "file" | "directory" | "symlink" | "link";
+type EntryType = "file" | "directory" | "symlink" | "link";
 
 /** What is unpacked of an entry's header: neither owners nor other attributes. */
 export interface TarHeader {
@@ -39,7 +39,7 @@ export interface TarHeader {
 }
 
 /** A header block as it is in the archive: extended headers before it may say otherwise. */
-export interface RawHeader {
+interface RawHeader {
   /** Its letter: also those of extended headers, and of entries that nobody may unpack. */
   readonly letter: string;
   readonly name: Uint8Array;

@@ -1,14 +1,14 @@
-import { type LiveSandbox, SandboxError, unlessAborted } from "@coppice/core";
+import { type LiveSandbox, SandboxError, unlessAborted, type Sandboxes } from "@coppice/core";
 import { type Process, DEFAULT_PATH } from "@coppice/core/backend";
 import { REASONS } from "../reasons.js";
 
 /** Marks tar(1) for a later server, which ends it. */
-export const TAR_LABEL = "commands-v1:tar";
+const TAR_LABEL = "commands-v1:tar";
 
 const MAX_ERROR_BYTES = 1_000;
 const NOT_FOUND = 127;
 
-export interface StartTar {
+interface StartTar {
   readonly args: readonly string[];
   /** Directory of the sandbox that names are relative to. */
   readonly cwd: string;
@@ -64,4 +64,27 @@ export async function checkExit(
     throw new SandboxError("disk_full", "not enough disk space available");
   const words = told.slice(0, MAX_ERROR_BYTES).trim() || `it ended with ${signal ?? code}`;
   throw new SandboxError(REASONS.archive_failed, `tar failed: ${words}`);
+}
+
+/** Ends what a killed server left of its imports and exports. */
+export class OrphanCleanup {
+  readonly #sandboxes: Sandboxes;
+  readonly #looked = new WeakSet<LiveSandbox>();
+  readonly #beganAtMs = Date.now();
+
+  constructor(sandboxes: Sandboxes) {
+    this.#sandboxes = sandboxes;
+  }
+
+  /** Ends tar(1) in the sandboxes of an earlier server: nothing reads or feeds it any more. */
+  async endProcesses(): Promise<void> {
+    for (const sandbox of this.#sandboxes.list()) {
+      if (sandbox.record.startedAtMs >= this.#beganAtMs || this.#looked.has(sandbox)) continue;
+      if (sandbox.record.state !== "running") continue;
+      this.#looked.add(sandbox);
+      for (const process of await sandbox.adopted()) {
+        if (process.label === TAR_LABEL) await process.kill("SIGKILL").catch(() => undefined);
+      }
+    }
+  }
 }

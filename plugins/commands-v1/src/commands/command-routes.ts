@@ -15,8 +15,7 @@ import {
 import type { Commands, LoggedCommand, StartCommand, StartedCommand } from "@coppice/plugin-commands";
 import type { CommandsV1Config } from "../commands-v1-config.js";
 import type { NamedSandboxes } from "../sandboxes/named-sandboxes.js";
-import { commandBody } from "./command-body.js";
-import { startBody, toStartCommand } from "./start-body.js";
+import { commandBody, startBody, toStartCommand } from "./command-body.js";
 import { createHash } from "node:crypto";
 
 /** The answer to a start: the same for a repeated one. */
@@ -63,7 +62,7 @@ class StartOnce {
   }
 }
 
-export interface CommandRoutesOptions {
+interface CommandRoutesOptions {
   readonly sandboxes: Sandboxes;
   readonly named: NamedSandboxes;
   readonly commands: Commands;

@@ -17,7 +17,7 @@ interface Watched {
 }
 
 /** A command that is watched. */
-export interface FollowedLog extends Disposable {
+interface FollowedLog extends Disposable {
   /**
    * Take it before the log is read: it resolves for output that is recorded afterwards, and at the end. It is void when
    * the next one is taken.

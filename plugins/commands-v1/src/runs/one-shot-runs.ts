@@ -10,11 +10,11 @@ import {
 import { type Commands, pageBytes, type StartCommand } from "@coppice/plugin-commands";
 import { exitCodeOf } from "../commands/command-body.js";
 import type { CommandsV1Config } from "../commands-v1-config.js";
-import { createWithWorkdir } from "../sandboxes/create-with-workdir.js";
+import { createWithWorkdir } from "../sandboxes/create-body.js";
 import type { CommandsV1Store, Run } from "../store/commands-v1-store.js";
 import { REASONS } from "../reasons.js";
 
-export interface OneShotRunsOptions {
+interface OneShotRunsOptions {
   readonly store: () => CommandsV1Store["runs"];
   readonly sandboxes: Sandboxes;
   readonly commands: Commands;
@@ -23,7 +23,7 @@ export interface OneShotRunsOptions {
   readonly config: CommandsV1Config;
 }
 
-export interface StartRun {
+interface StartRun {
   readonly owner: string;
   readonly template: string;
   readonly command: StartCommand & { readonly timeoutMs: number };

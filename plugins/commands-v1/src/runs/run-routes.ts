@@ -9,13 +9,13 @@ import {
 } from "@coppice/core";
 import { z } from "zod";
 import type { CommandsV1Config } from "../commands-v1-config.js";
-import { startBody, toStartCommand } from "../commands/start-body.js";
+import { startBody, toStartCommand } from "../commands/command-body.js";
 import type { LogAnswer } from "../logs/log-routes.js";
-import { nameBelow } from "../sandboxes/name-below.js";
+import { nameBelow } from "../sandboxes/named-sandboxes.js";
 import type { OneShotRuns, RunOutput } from "./one-shot-runs.js";
 import type { Run } from "../store/commands-v1-store.js";
 
-export interface RunRoutesOptions {
+interface RunRoutesOptions {
   readonly runs: OneShotRuns;
   readonly answerLog: LogAnswer;
   readonly peers: Peers;

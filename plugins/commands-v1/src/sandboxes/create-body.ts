@@ -1,6 +1,16 @@
-import { type CreateSandbox, environmentVariables, MEBIBYTE } from "@coppice/core";
+import {
+  type CreateSandbox,
+  environmentVariables,
+  MEBIBYTE,
+  type LiveSandbox,
+  messageOf,
+  SandboxError,
+  type Sandboxes,
+  ignoring,
+} from "@coppice/core";
 import { z } from "zod";
 import type { CommandsV1Config } from "../commands-v1-config.js";
+import { REASONS } from "../reasons.js";
 
 const BYTES = {
   "": 1,
@@ -96,7 +106,7 @@ export function createBody(config: CommandsV1Config) {
   });
 }
 
-export type CreateBody = z.infer<ReturnType<typeof createBody>>;
+type CreateBody = z.infer<ReturnType<typeof createBody>>;
 
 /** Marks sandboxes of this interface for those who list them by another one. */
 export const MADE_HERE = { "created-by": "commands-v1" } as const;
@@ -125,4 +135,28 @@ export function lifeOf(body: CreateBody, config: CommandsV1Config) {
     autoStopMs: typeof minutes === "number" ? minutes * MINUTE_MS : config.autoStop,
     lifeMs: ttl ?? (typeof hours === "number" ? hours * HOUR_MS : config.autoDelete),
   };
+}
+
+/**
+ * Creates a sandbox with the directory in which its commands start; without that nothing of the sandbox is kept.
+ * @throws SandboxError unavailable when the directory cannot be made; the errors of `Sandboxes.create`.
+ */
+export async function createWithWorkdir(
+  sandboxes: Pick<Sandboxes, "create" | "kill">,
+  wanted: CreateSandbox,
+  { workdir, signal }: { readonly workdir: string; readonly signal?: AbortSignal | undefined },
+): Promise<LiveSandbox> {
+  const sandbox = await sandboxes.create(wanted, signal);
+  try {
+    await makeWorkdir(sandbox, workdir);
+    return sandbox;
+  } catch (error) {
+    await sandboxes.kill(sandbox.record.id).catch(() => undefined);
+    const text = `${workdir} could not be made: ${messageOf(error)}`;
+    throw new SandboxError(REASONS.sandbox_setup_failed, text, { cause: error });
+  }
+}
+
+export async function makeWorkdir({ runtime }: LiveSandbox, workdir: string): Promise<void> {
+  await runtime.files.makeDir(workdir).catch(ignoring("already_exists"));
 }

@@ -12,7 +12,7 @@ import type { Commands } from "@coppice/plugin-commands";
 import type { CommandsV1Store, NamedSandbox } from "../store/commands-v1-store.js";
 import { REASONS } from "../reasons.js";
 
-export interface NamedSandboxesOptions {
+interface NamedSandboxesOptions {
   readonly store: () => CommandsV1Store["sandboxes"];
   readonly sandboxes: Sandboxes;
   readonly commands: Commands;
@@ -143,4 +143,20 @@ export class NamedSandboxes {
     this.#reserved.add(key);
     return { [Symbol.dispose]: () => this.#reserved.delete(key) };
   }
+}
+
+/** The part of a path right below another one, as an id or a name; undefined for a path that is elsewhere. */
+export function nameBelow(path: string): (pathname: string) => string | undefined {
+  const start = `${path}/`;
+  return (pathname) => (pathname.startsWith(start) ? pathname.slice(start.length).split("/")[0] : undefined);
+}
+
+/** Stops a sandbox: its processes end. A persistent one keeps its files, an ephemeral one is deleted. */
+export async function stopSandbox(
+  sandboxes: Pick<Sandboxes, "kill" | "pause">,
+  { record }: LiveSandbox,
+  tier: NamedSandbox["tier"],
+): Promise<void> {
+  if (tier === "ephemeral") await sandboxes.kill(record.id);
+  else if (record.state !== "paused") await sandboxes.pause(record.id, { keepsMemory: false });
 }

@@ -15,14 +15,20 @@ import {
 } from "@coppice/core";
 import { z } from "zod";
 import type { CommandsV1Config } from "../commands-v1-config.js";
-import { stopSandbox } from "./change-state.js";
-import { autoStopMinutes, createBody, HOUR_MS, lifeOf, sandboxName, toCreateSandbox } from "./create-body.js";
-import { createWithWorkdir, makeWorkdir } from "./create-with-workdir.js";
-import { nameBelow } from "./name-below.js";
-import type { NamedSandboxes } from "./named-sandboxes.js";
+import { stopSandbox, nameBelow, type NamedSandboxes } from "./named-sandboxes.js";
+import {
+  autoStopMinutes,
+  createBody,
+  HOUR_MS,
+  lifeOf,
+  sandboxName,
+  toCreateSandbox,
+  createWithWorkdir,
+  makeWorkdir,
+} from "./create-body.js";
 import type { NamedSandbox } from "../store/commands-v1-store.js";
 
-export interface SandboxRoutesOptions {
+interface SandboxRoutesOptions {
   readonly named: NamedSandboxes;
   readonly sandboxes: Sandboxes;
   readonly capacities: Capacities;

@@ -1,11 +1,10 @@
 import { type Clock, type LiveSandbox, type Logger, messageOf, type Sandboxes } from "@coppice/core";
 import type { CommandsV1Config } from "../commands-v1-config.js";
-import { stopSandbox } from "./change-state.js";
+import { stopSandbox, type NamedSandboxes } from "./named-sandboxes.js";
 import { MADE_HERE } from "./create-body.js";
-import type { NamedSandboxes } from "./named-sandboxes.js";
 import type { CommandsV1Store, NamedSandbox } from "../store/commands-v1-store.js";
 
-export interface SweeperOptions {
+interface SweeperOptions {
   readonly store: () => CommandsV1Store["sandboxes"];
   readonly named: NamedSandboxes;
   readonly sandboxes: Sandboxes;

@@ -10,7 +10,7 @@ import commands, { Commands } from "@coppice/plugin-commands";
 import localProcess from "@coppice/plugin-local-process";
 import { WebSocket } from "ws";
 import commandsV1 from "../index.js";
-import { exitFrame, outputFrame, parseFrame } from "./frames.js";
+import { exitFrame, outputFrame, parseFrame } from "./serve-terminal.js";
 
 /** A client of a terminal, as the contract describes it. */
 class Client {

@@ -2,7 +2,7 @@ import { type Clock, fulfilledWithin, type LiveSandbox, SandboxError, type Sandb
 import type { Commands, StartedCommand } from "@coppice/plugin-commands";
 import type { CommandsV1Config } from "../commands-v1-config.js";
 
-export interface TerminalsOptions {
+interface TerminalsOptions {
   readonly sandboxes: Sandboxes;
   readonly commands: Commands;
   readonly clock: Clock;
