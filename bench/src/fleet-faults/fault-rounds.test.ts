@@ -19,8 +19,8 @@ describe(
   { skip: reasonWithoutEtcd() || reasonWithoutIsolation(), timeout: 300_000 },
   () => {
     for (const [backend, rounds, skip] of [
-      ["local-process", 8, false],
-      ["linux-namespaces", 4, missingForNamespaces()],
+      ["local-process", 5, false],
+      ["linux-namespaces", 3, missingForNamespaces()],
     ] as const)
       it(`survives ${rounds} faults with ${backend}, and nothing is left`, { skip }, async () => {
         const seed = Number(process.env["COPPICE_FUZZ_SEED"] ?? Date.now() % 1_000_000);

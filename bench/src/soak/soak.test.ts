@@ -3,7 +3,7 @@ import { describe, it } from "node:test";
 import { missingForNamespaces } from "@coppice/test/harness/server/on-each-backend.js";
 import { soak } from "./soak.js";
 
-const DURATION_MS = 15_000;
+const DURATION_MS = 7_000;
 
 describe("a server under mixed load whose clients come and go", { timeout: 180_000 }, () => {
   for (const [backend, skip] of [
