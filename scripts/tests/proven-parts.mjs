@@ -55,7 +55,7 @@ const PARTS = [
   },
   {
     name: "ordinary user",
-    files: /^plugins\/linux-namespaces\/src\/(?:ordinary-user|launcher\/user-namespace)\./,
+    files: /^plugins\/linux-namespaces\/src\/(?:ordinary-user|launcher\/user-namespace|network\/uplink)\./,
     workspaces: ["plugins/linux-namespaces"],
     about: ["plugins/linux-namespaces", "agent", "core/src/sandbox/contract", "conformance"],
   },

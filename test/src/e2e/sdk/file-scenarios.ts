@@ -5,7 +5,7 @@ import { eventually } from "@coppice/core/testing";
 import { FileNotFoundError, FilesystemEventType, FileType, type Sandbox } from "e2b";
 
 const MIB = 2 ** 20;
-const STREAM_BYTES = 64 * MIB;
+const STREAM_BYTES = 24 * MIB;
 
 /** Cases for `sandbox.files`, for each way in which the SDK reaches the server. Call it inside a `describe`. */
 export function fileScenarios(sandbox: () => Sandbox): void {

@@ -105,15 +105,15 @@ function manyCommands(backend: BackendName): void {
     }
   });
 
-  it("2 000 in a row, and 2 000 more 16 at a time: every byte and every exit code", async () => {
+  it("1 000 in a row, and 1 000 more 16 at a time: every byte and every exit code", async () => {
     const check = async (at: number): Promise<void> => {
       const said = await run("/bin/sh", ["-c", `echo ${at}; exit ${at % 251}`]);
       assert.deepEqual(said, { stdout: `${at}\n`, stderr: "", exitCode: at % 251 });
     };
-    for (let at = 0; at < 2000; at += 1) await check(at);
-    let next = 2000;
+    for (let at = 0; at < 1000; at += 1) await check(at);
+    let next = 1000;
     const work = async (): Promise<void> => {
-      while (next < 4000) await check((next += 1));
+      while (next < 2000) await check((next += 1));
     };
     await Promise.all(Array.from({ length: 16 }, work));
   });
