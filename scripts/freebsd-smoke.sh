@@ -118,11 +118,11 @@ survives() {
     return 1
   }
   export COPPICE_URL=http://127.0.0.1:33000 COPPICE_TOKEN=$COPPICE_API_KEY
-  until_answered() { for _ in $(seq 60); do coppice sandbox list > /dev/null 2>&1 && return; sleep 1; done; return 1; }
-  serve && until_answered && id=$(coppice sandbox create --template base) || return
+  until_answered() { for _ in $(seq 60); do coppice ps > /dev/null 2>&1 && return; sleep 1; done; return 1; }
+  serve && until_answered && id=$(coppice create --template base) || return
   pkill -KILL -P "$(cat "$directory/daemon.pid")" && sleep 2 && until_answered || return
   end_server && serve && until_answered || return
-  coppice sandbox exec "$id" -- /bin/bash -l -c true && coppice sandbox kill "$id" && end_server
+  coppice exec "$id" -- /bin/bash -l -c true && coppice kill "$id" && end_server
 }
 step survives
 step sh scripts/freebsd-left-over.sh "$directory/jails" "$pool/coppice-smoke"

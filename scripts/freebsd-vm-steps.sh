@@ -23,7 +23,7 @@ server() { pgrep -P "$(cat /var/run/coppice.pid)"; }
 # The sandbox answers, in the jail that it had, and what was started in it still runs.
 lives() {
   [ "$(jls -j "e2b-$(cat /root/sandbox)" jid)" = "$(cat /root/jid)" ]
-  coppice sandbox exec "$(cat /root/sandbox)" -- /bin/sh -c 'kill -0 $(cat /tmp/pid) && uname -sr'
+  coppice exec "$(cat /root/sandbox)" -- /bin/sh -c 'kill -0 $(cat /tmp/pid) && uname -sr'
 }
 #@ 600 base.txz, of the system as it is on the image
 uname -a
@@ -131,9 +131,9 @@ service coppice start
 ready
 service coppice status
 #@ 120 a sandbox
-coppice sandbox create --ttl 3h > /root/sandbox
+coppice create --ttl 3h > /root/sandbox
 jls -j "e2b-$(cat /root/sandbox)" jid > /root/jid
-coppice sandbox exec "$(cat /root/sandbox)" -- /bin/bash -l -c 'id; logname; sleep 9999 > /dev/null 2>&1 & echo $! > /tmp/pid'
+coppice exec "$(cat /root/sandbox)" -- /bin/bash -l -c 'id; logname; sleep 9999 > /dev/null 2>&1 & echo $! > /tmp/pid'
 lives
 #@ 120 service coppice restart, with the sandbox
 old=$(server)
@@ -156,8 +156,8 @@ service coppice start
 ready
 lives
 #@ 120 a second sandbox is stopped
-coppice sandbox create --ttl 3h > /root/stopped
-coppice sandbox exec "$(cat /root/stopped)" -- /bin/sh -c 'echo kept > /tmp/kept'
+coppice create --ttl 3h > /root/stopped
+coppice exec "$(cat /root/stopped)" -- /bin/sh -c 'echo kept > /tmp/kept'
 post "sandboxes/$(cat /root/stopped)/pause" '{"memory":false}'
 zfs get -H -o value coppice:state "tank/jails/e2b-$(cat /root/stopped)" | grep stopped
 #@ 600 reboot, with both
@@ -165,14 +165,14 @@ shutdown -r now
 #@ 300 what is there after it
 ready
 service coppice status
-coppice sandbox list
+coppice ps
 fails jls -j "e2b-$(cat /root/sandbox)"
-fails coppice sandbox exec "$(cat /root/sandbox)" -- true
+fails coppice exec "$(cat /root/sandbox)" -- true
 post "sandboxes/$(cat /root/stopped)/resume" '{"timeout":600}'
-[ "$(coppice sandbox exec "$(cat /root/stopped)" -- cat /tmp/kept)" = kept ]
-new=$(coppice sandbox create --ttl 10m)
-coppice sandbox exec "$new" -- /bin/bash -l -c 'uname -sr'
-coppice sandbox kill "$new" "$(cat /root/stopped)"
+[ "$(coppice exec "$(cat /root/stopped)" -- cat /tmp/kept)" = kept ]
+new=$(coppice create --ttl 10m)
+coppice exec "$new" -- /bin/bash -l -c 'uname -sr'
+coppice kill "$new" "$(cat /root/stopped)"
 #@ 120 nothing is left
 for _ in $(seq 60); do
   left=$(

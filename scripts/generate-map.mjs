@@ -7,7 +7,7 @@ import { ROOT } from "./toolchain/project.mjs";
 import { outputOf } from "./toolchain/step.mjs";
 
 const FILES_PART = /(?<=<!-- files: written by `npm run generate` -->\n\n)[^]*?(?=<!-- end of files -->)/;
-const SOURCES = ["core", "agent", "plugins", "conformance", "bench", "scripts"];
+const SOURCES = ["core", "agent", "plugins", "cli", "conformance", "bench", "scripts"];
 const SOURCE = /\/(?:src|native|python|javascript|verbs|toolchain|ci|tests)\/.*\.(?:ts|mjs|c|py)$/;
 const OTHER = /\.test\.ts$|\/(?:generated|testing)\/|\/(?:index|reasons)\.ts$/;
 const COMMENT = String.raw`/\*\*((?:(?!\*/)[^])*)\*/\n`;

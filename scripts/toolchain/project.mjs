@@ -13,6 +13,7 @@ export async function workspaces() {
   const plugins = await readdir(join(ROOT, "plugins"));
   return [
     "core",
+    "cli",
     "conformance",
     "agent",
     ...plugins.sort().map((name) => `plugins/${name}`),

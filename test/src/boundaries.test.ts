@@ -1,5 +1,6 @@
 import assert from "node:assert/strict";
 import { execFile } from "node:child_process";
+import { existsSync } from "node:fs";
 import { cp, mkdir, mkdtemp, readFile, readdir, rm, symlink, writeFile } from "node:fs/promises";
 import { builtinModules } from "node:module";
 import { tmpdir } from "node:os";
@@ -130,6 +131,7 @@ const ROOMS: Readonly<Record<string, readonly string[]>> = {
     "life",
     "snapshots",
   ],
+  "cli/src": ["connection", "verbs"],
   "conformance/src": ["kit", "cases"],
   "plugins/access/src": ["keys", "audit"],
   "plugins/commands/src": ["contract", "output-log", "table", "rpc", "http"],
@@ -222,6 +224,7 @@ describe("the rooms of a folder", () => {
     const packages = [
       "agent",
       "bench",
+      "cli",
       "conformance",
       "core",
       "test",
@@ -281,6 +284,7 @@ interface Package {
 async function packages(): Promise<readonly Package[]> {
   const folders = [
     "core",
+    "cli",
     "conformance",
     ...(await readdir(join(ROOT, "plugins"))).map((name) => `plugins/${name}`),
     "test",
@@ -369,7 +373,8 @@ describe("the packages of the project", () => {
     for (const { folder, dependencies } of await packages()) {
       const wanted = new Set((await importsOf(folder)).map(({ specifier }) => packageOf(specifier)));
       for (const dependency of dependencies) {
-        const manifest = join(ROOT, "node_modules", dependency, "package.json");
+        const places = [folder, "."].map((place) => join(ROOT, place, "node_modules", dependency));
+        const manifest = join(places.find((place) => existsSync(place)) ?? "", "package.json");
         const { peerDependencies } = JSON.parse(await readFile(manifest, "utf8")) as {
           readonly peerDependencies?: Readonly<Record<string, string>>;
         };
@@ -396,7 +401,7 @@ describe("the packages of the project", () => {
       "prom-client": /^(core|plugins\/[^/]+)\/src\//,
       "ws": /^(core\/src\/http|plugins\/[^/]+\/src\/testing|test\/src)\//,
       "yaml": /^(core|test|plugins\/(jail-freebsd|templates))\/src\//,
-      "zod": /^(core|plugins\/[^/]+)\/src\//,
+      "zod": /^(core|cli|plugins\/[^/]+)\/src\//,
     };
     const all = (await Promise.all((await packages()).map(({ folder }) => importsOf(folder)))).flat();
     for (const [name, home] of Object.entries(homes)) {

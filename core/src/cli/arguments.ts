@@ -1,9 +1,8 @@
 import { SandboxError } from "../kernel/errors.js";
-import { parseArgs } from "node:util";
 
-/** Invalid arguments of a verb. The command line prints the usage and exits with 64. */
+/** Invalid arguments of a verb. The command line exits with 64. */
 export class UsageError extends Error {
-  /** @param usage of the action; of the whole verb when absent. */
+  /** @param usage of the action. */
   constructor(
     message: string,
     readonly usage?: string,
@@ -23,12 +22,4 @@ export function isUsageError(error: unknown): error is Error {
 export function asksForHelp(args: readonly string[]): boolean {
   const end = args.indexOf("--");
   return args.slice(0, end === -1 ? args.length : end).some((word) => word === "--help" || word === "-h");
-}
-
-/** The configuration file that a verb was given. @throws UsageError, or the error of parseArgs for an option. */
-export function configArgument(args: readonly string[]): string {
-  const { positionals } = parseArgs({ args: [...args], allowPositionals: true });
-  const [file, ...rest] = positionals;
-  if (file === undefined || rest.length > 0) throw new UsageError("name one configuration file");
-  return file;
 }

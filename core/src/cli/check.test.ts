@@ -36,7 +36,7 @@ async function write(text: string): Promise<string> {
 
 async function problemsOf(text: string): Promise<string> {
   try {
-    await check([await write(text)]);
+    await check(await write(text));
   } catch (error) {
     assert.ok(error instanceof BootError, String(error));
     return error.message.replaceAll(directory, "");

@@ -4,11 +4,9 @@ import { configure } from "../boot/configure.js";
 import { BootError, type BootProblem } from "../kernel/errors.js";
 import { createLogger } from "../observe/logger.js";
 import { unknownNames } from "../sandbox/backends/choose-backends.js";
-import { configArgument } from "./arguments.js";
 
 /** Checks a configuration and that its plugins fit together. Starts nothing and does not examine the host. */
-export async function check(args: readonly string[]): Promise<number> {
-  const file = configArgument(args);
+export async function check(file: string): Promise<number> {
   const config = readConfig(file, process.env);
   const configuration = await configure(config);
   const problems: BootProblem[] = [];

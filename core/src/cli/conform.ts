@@ -1,4 +1,3 @@
-import { parseArgs } from "node:util";
 import { locatePackage, requirePlugin } from "../boot/configure.js";
 import { BootError, messageOf } from "../kernel/errors.js";
 import type { Plugin } from "../plugin/plugin.js";
@@ -9,24 +8,21 @@ const LIMITS = ["cpuCount", "memoryMiB", "diskMiB", "processes"] satisfies (keyo
 const KIT = "@coppice/conformance";
 const SIGN = { passed: "ok     ", failed: "FAILED ", skipped: "skipped" } as const;
 
+interface Options {
+  readonly limits?: string | undefined;
+  readonly only?: string | undefined;
+}
+
 /** Runs the conformance suite on the backends of a plugin: one line a case, exit code 1 when one failed. */
-export async function conform(args: readonly string[]): Promise<number> {
-  const { positionals, values } = parseArgs({
-    args: [...args],
-    allowPositionals: true,
-    options: { limits: { type: "string" }, only: { type: "string" } },
-  });
-  const [key, settings = "{}", ...rest] = positionals;
-  if (key === undefined || rest.length > 0)
-    throw new UsageError("name one plugin, and its settings as JSON if it needs any");
+export async function conform(key: string, settings: string, { limits, only }: Options): Promise<number> {
   const plugin = await requirePlugin(key, process.cwd()).catch((error: unknown) => {
     throw new BootError([{ message: messageOf(error) }], { cause: error });
   });
   const { runConformance } = await loadKit();
   const counts = { passed: 0, failed: 0, skipped: 0 };
   await runConformance(plugin, parseSettings(settings), {
-    ...(values.limits !== undefined && { limits: parseLimits(values.limits) }),
-    ...(values.only !== undefined && { only: values.only }),
+    ...(limits !== undefined && { limits: parseLimits(limits) }),
+    ...(only !== undefined && { only }),
     onResult({ group, name, outcome, reason }, backend) {
       counts[outcome] += 1;
       process.stdout.write(

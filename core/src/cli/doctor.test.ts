@@ -40,7 +40,7 @@ async function report(context: TestContext, file: string): Promise<{ code: numbe
     return true;
   });
   try {
-    return { code: await doctor([file]), lines: text.trimEnd().split("\n") };
+    return { code: await doctor(file), lines: text.trimEnd().split("\n") };
   } finally {
     write.mock.restore();
   }

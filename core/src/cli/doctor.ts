@@ -2,11 +2,10 @@ import { readConfig } from "../config/read.js";
 import { examine } from "../boot/examine.js";
 import { failures, formatFinding, type NamedFinding } from "../observe/finding.js";
 import { BootError } from "../kernel/errors.js";
-import { configArgument } from "./arguments.js";
 
 /** Prints a line for each requirement of a configuration on this host, with the remedy; exit code 1 for a failure. */
-export async function doctor(args: readonly string[]): Promise<number> {
-  const findings = await findingsOn(configArgument(args));
+export async function doctor(file: string): Promise<number> {
+  const findings = await findingsOn(file);
   const count = (severity: NamedFinding["severity"]): number =>
     findings.filter((finding) => finding.severity === severity).length;
   for (const finding of findings) process.stdout.write(`${formatFinding(finding)}\n`);

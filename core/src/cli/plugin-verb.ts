@@ -9,7 +9,7 @@ import { SandboxError, BootError } from "../kernel/errors.js";
 import { printFailure, printTable, visibleText } from "./terminal.js";
 import { makeDirectory } from "../kernel/files.js";
 import { createLogger } from "../observe/logger.js";
-import { ApiFailure, SandboxClient } from "./sandbox/sandbox-client.js";
+import { ApiFailure, HttpServerClient } from "./server-client.js";
 import { isUsageError, UsageError } from "./arguments.js";
 import { type InspectOptions, inspect } from "../boot/boot.js";
 import type { Backends } from "../sandbox/contract/backend.js";
@@ -41,7 +41,7 @@ export async function pluginVerb(verb: string, [name = "", file = "", ...args]: 
         return directory;
       },
       whileStopped: async (use) => whileStopped({ config, configuration, log: createLogger("silent") }, use),
-      server: (said) => new SandboxClient(said, process.env, addressOf(server.listeners)),
+      server: (said) => new HttpServerClient(said, process.env, addressOf(server.listeners)),
       print: (line) => void process.stdout.write(`${process.stdout.isTTY ? visibleText(line) : line}\n`),
       printTable,
     });

@@ -1,11 +1,10 @@
 import { readConfig } from "../config/read.js";
 import { configure } from "../boot/configure.js";
 import { tokenName } from "../kernel/token.js";
-import { configArgument } from "./arguments.js";
 
 /** Lists the plugins of a configuration in set-up order, with the services they require and provide. */
-export async function plugins(args: readonly string[]): Promise<number> {
-  const { plugins: enabled } = await configure(readConfig(configArgument(args), process.env));
+export async function plugins(file: string): Promise<number> {
+  const { plugins: enabled } = await configure(readConfig(file, process.env));
   for (const { plugin } of enabled) {
     const requires = Object.values(plugin.requires).map(tokenName).join(", ") || "nothing";
     const used = Object.values(plugin.uses).map(tokenName).join(", ");

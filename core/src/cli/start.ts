@@ -2,7 +2,6 @@ import { boot, type Server } from "../boot/boot.js";
 import { readConfig } from "../config/read.js";
 import { messageOf } from "../kernel/errors.js";
 import { currentOwner } from "../kernel/owner.js";
-import { configArgument } from "./arguments.js";
 import { readableLog } from "./terminal.js";
 
 const TELL_MS = 1_000;
@@ -10,7 +9,7 @@ const TELL_MS = 1_000;
 const EXIT_GRACE_MS = 3_000;
 
 /** Serves a configuration until a signal or an uncaught error. */
-export async function start(args: readonly string[]): Promise<number> {
+export async function start(file: string): Promise<number> {
   const { promise: stopped, resolve: exitWith } = Promise.withResolvers<number>();
   // Read at once: after the terminal is closed, at SIGHUP, it would be false.
   const hasTerminal = process.stdin.isTTY || process.stderr.isTTY;
@@ -80,7 +79,7 @@ export async function start(args: readonly string[]): Promise<number> {
   process.on("unhandledRejection", onError);
   try {
     server = await boot({
-      config: readConfig(configArgument(args), process.env),
+      config: readConfig(file, process.env),
       logTo: process.stdout.isTTY ? readableLog(process.stdout) : undefined,
     });
     process.on("SIGINT", onSignal);

@@ -1,7 +1,5 @@
 import { isIP } from "node:net";
 import { join, resolve } from "node:path";
-import { parseArgs } from "node:util";
-import { UsageError } from "./arguments.js";
 import "reflect-metadata";
 import { randomBytes, webcrypto } from "node:crypto";
 import { mkdir, readFile } from "node:fs/promises";
@@ -33,15 +31,8 @@ export async function privateKeyPem(key: webcrypto.CryptoKey): Promise<string> {
   return `${PemConverter.encode(await webcrypto.subtle.exportKey("pkcs8", key), "PRIVATE KEY")}\n`;
 }
 
-const DEFAULT_FOLDER = ".coppice/tls";
-
-/** `tls init <domain or address> [folder]`: certificates signed by an authority of this machine. */
-export async function tls(args: readonly string[]): Promise<number> {
-  const { positionals } = parseArgs({ args: [...args], allowPositionals: true });
-  const [action, domain, folder = DEFAULT_FOLDER, ...rest] = positionals;
-  if (action !== "init") throw new UsageError(`'tls' has no '${action ?? ""}'`);
-  if (domain === undefined || rest.length > 0)
-    throw new UsageError("name one domain or IP address, and a folder if you like");
+/** Certificates signed by an authority of this machine. */
+export async function tls(domain: string, folder: string): Promise<number> {
   const directory = resolve(folder);
   const { isNewAuthority } = await initTls(domain, directory);
   const authority = join(directory, "ca.pem");

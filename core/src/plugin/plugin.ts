@@ -86,7 +86,7 @@ export interface VerbContext<Config> {
   readonly whileStopped: <T>(use: (backends: Backends) => Promise<T>) => Promise<T>;
   /**
    * Client of a running server, by default the one of the configuration. Options of the command line win over the
-   * environment variables that `coppice sandbox` reads.
+   * environment variables COPPICE_URL, E2B_API_URL, COPPICE_TOKEN and E2B_API_KEY.
    */
   readonly server: (said: {
     readonly url?: string | undefined;

@@ -63,7 +63,7 @@ onEachBackend(
       const page = await fetch(`${url}/${newest?.command_id}/logs`, { headers });
       const { bytes, phase } = (await page.json()) as { readonly bytes: string; readonly phase: string };
       assert.deepEqual([bytes, phase], ["in the log\n", "exited"]);
-      // This is what `coppice sandbox logs` asks.
+      // This is what `coppice logs` asks.
       const lines = await fetch(`${server().url}/v2/sandboxes/${sandbox().sandboxId}/logs`, { headers });
       assert.match(await lines.text(), /in the log/);
     });

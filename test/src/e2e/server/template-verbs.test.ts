@@ -50,9 +50,8 @@ describe("coppice template", { skip: missingForNamespaces() || WITHOUT_SMALL_ROO
 
   /** Of the file that the build made, in a sandbox. */
   const contents = async (sandboxId: string) => {
-    const connection = ["--url", server.url, "--key", API_KEY];
-    const { stdout } = await startCoppice(["sandbox", "exec", ...connection, sandboxId, "--", "cat", "made"])
-      .end;
+    const connection = { E2B_API_URL: server.url, E2B_API_KEY: API_KEY };
+    const { stdout } = await startCoppice(["exec", sandboxId, "--", "cat", "made"], connection).end;
     return stdout.toString();
   };
 

@@ -18,7 +18,18 @@ export interface RunningCommand {
   readonly end: Promise<CommandEnd>;
 }
 
-const IN_TERMINAL = "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))";
+/** Runs a program in a terminal; SIGUSR1 makes that one of 101 columns and 33 rows. */
+const IN_TERMINAL = `
+import fcntl, os, pty, signal, struct, sys, termios
+terminal = []
+def read(fd):
+    terminal[:] = [fd]
+    return os.read(fd, 65536)
+def resize(*_):
+    fcntl.ioctl(terminal[0], termios.TIOCSWINSZ, struct.pack("HHHH", 33, 101, 0, 0))
+signal.signal(signal.SIGUSR1, resize)
+sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:], read)))
+`;
 
 /** Starts `coppice` with these arguments and, over this process's own, this environment. */
 export function startCoppice(
@@ -33,8 +44,9 @@ export function startCoppice(
 export function startCoppiceInTerminal(
   args: readonly string[],
   environment: Readonly<Record<string, string>> = {},
+  stdin: "ignore" | "pipe" = "ignore",
 ): RunningCommand {
-  return startProgram([PYTHON, "-c", IN_TERMINAL, process.execPath, COPPICE, ...args], environment);
+  return startProgram([PYTHON, "-c", IN_TERMINAL, process.execPath, COPPICE, ...args], environment, stdin);
 }
 
 function startProgram(

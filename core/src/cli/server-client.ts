@@ -1,6 +1,6 @@
 import { z } from "zod";
-import { messageOf } from "../../kernel/errors.js";
-import type { ServerClient, ServerRequest } from "../../plugin/plugin.js";
+import { messageOf } from "../kernel/errors.js";
+import type { ServerClient, ServerRequest } from "../plugin/plugin.js";
 
 export class ApiFailure extends Error {
   override readonly name = "ApiFailure";
@@ -14,15 +14,12 @@ export class ApiFailure extends Error {
 }
 
 const DEFAULT_URL = "http://127.0.0.1:3000";
-const ENVD_PORT = "49983";
 
 const refusal = z.object({ message: z.string() });
-const reachable = z.object({ envdAccessToken: z.string().optional() });
 
-/** Client of a server's E2B control plane and of its sandboxes, which headers name. */
-export class SandboxClient implements ServerClient {
+/** Client of a server's control plane, for verbs of plugins. */
+export class HttpServerClient implements ServerClient {
   readonly #apiUrl: string;
-  readonly #sandboxUrl: string;
   readonly #key: string | undefined;
 
   /**
@@ -34,10 +31,8 @@ export class SandboxClient implements ServerClient {
     environment: Readonly<NodeJS.ProcessEnv>,
     otherwise = DEFAULT_URL,
   ) {
-    const { COPPICE_URL, E2B_API_URL, E2B_SANDBOX_URL, COPPICE_TOKEN, E2B_API_KEY } = environment;
-    const own = said.url ?? COPPICE_URL;
-    this.#apiUrl = own ?? E2B_API_URL ?? otherwise;
-    this.#sandboxUrl = own ?? E2B_SANDBOX_URL ?? this.#apiUrl;
+    const { COPPICE_URL, E2B_API_URL, COPPICE_TOKEN, E2B_API_KEY } = environment;
+    this.#apiUrl = said.url ?? COPPICE_URL ?? E2B_API_URL ?? otherwise;
     this.#key = said.key ?? COPPICE_TOKEN ?? E2B_API_KEY;
   }
 
@@ -45,21 +40,6 @@ export class SandboxClient implements ServerClient {
   request(request: ServerRequest): Promise<Response> {
     const authorization = this.#key === undefined ? {} : { authorization: `Bearer ${this.#key}` };
     return send(this.#apiUrl, { ...request, headers: { ...authorization, ...request.headers } });
-  }
-
-  /**
-   * @returns a function that sends requests to a sandbox's envd. @throws ApiFailure, also when there is no such
-   * sandbox.
-   */
-  async envd(sandboxId: string): Promise<(request: ServerRequest) => Promise<Response>> {
-    const answer = await this.request({ path: `/sandboxes/${encodeURIComponent(sandboxId)}` });
-    const { envdAccessToken } = reachable.parse(await answer.json());
-    const headers = {
-      "e2b-sandbox-id": sandboxId,
-      "e2b-sandbox-port": ENVD_PORT,
-      ...(envdAccessToken === undefined ? {} : { "x-access-token": envdAccessToken }),
-    };
-    return (request) => send(this.#sandboxUrl, { ...request, headers: { ...headers, ...request.headers } });
   }
 }
 

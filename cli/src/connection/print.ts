@@ -1,0 +1,47 @@
+import { printTable, SandboxError, visibleText } from "@coppice/core/client";
+
+export interface RowOptions {
+  readonly json?: true | undefined;
+  readonly fields?: string | undefined;
+}
+
+type Cell = string | number | Date | undefined;
+
+/** A table's rows by the names of their columns. */
+export type Row = Readonly<Record<string, Cell>>;
+
+/**
+ * Prints rows: as a table on a terminal, as tab-separated lines elsewhere, with `--json` all that `bodies` have.
+ * @param columns names of all columns, in their order. @throws SandboxError invalid_argument for an unknown column.
+ */
+export function printRows(
+  columns: readonly string[],
+  rows: readonly Row[],
+  { json, fields }: RowOptions,
+  bodies: readonly unknown[] = rows,
+): void {
+  const chosen = fields?.split(",") ?? columns;
+  const unknown = chosen.find((name) => !columns.includes(name));
+  if (unknown !== undefined)
+    throw new SandboxError("usage_invalid", `--fields has ${columns.join(", ")}, not '${unknown}'`);
+  if (json && fields === undefined) return printJson(bodies);
+  const pick = (row: Row) => chosen.map((name) => [name, row[name]] as const);
+  if (json) return printJson(rows.map((row) => Object.fromEntries(pick(row))));
+  printTable(
+    chosen.map((name) => name.toUpperCase()),
+    rows.map((row) => pick(row).map(([, cell]) => textOf(cell))),
+  );
+}
+
+export function printJson(body: unknown): void {
+  process.stdout.write(`${JSON.stringify(body)}\n`);
+}
+
+/** Prints a line that may be a sandbox's: a terminal shows its control characters in readable form. */
+export function printLine(text: string, stream: NodeJS.WriteStream = process.stdout): void {
+  stream.write(`${stream.isTTY ? visibleText(text) : text}\n`);
+}
+
+function textOf(cell: Cell): string {
+  return cell instanceof Date ? cell.toISOString() : String(cell ?? "-");
+}

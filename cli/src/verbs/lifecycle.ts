@@ -1,0 +1,145 @@
+import { printFailure } from "@coppice/core/client";
+import { Sandbox } from "e2b";
+import { connectionOf, type ServerOptions } from "../connection/connection.js";
+import { printJson, printLine, printRows, type RowOptions } from "../connection/print.js";
+
+export interface CreateOptions extends ServerOptions {
+  readonly template?: string | undefined;
+  /** Milliseconds. */
+  readonly ttl?: number | undefined;
+  readonly env?: Readonly<Record<string, string>> | undefined;
+  readonly metadata?: Readonly<Record<string, string>> | undefined;
+}
+
+/** The options as the SDK has them. */
+export function creationOf({ ttl, env, metadata, ...server }: CreateOptions) {
+  return {
+    ...connectionOf(server),
+    ...(ttl !== undefined && { timeoutMs: ttl }),
+    ...(env && { envs: env }),
+    ...(metadata && { metadata }),
+  };
+}
+
+/** Creates a sandbox and prints its id. */
+export async function create(options: CreateOptions & { readonly json?: true | undefined }): Promise<number> {
+  const { sandboxId } = await Sandbox.create(options.template ?? "base", creationOf(options));
+  if (options.json) printJson(await Sandbox.getInfo(sandboxId, connectionOf(options)));
+  else printLine(sandboxId);
+  return 0;
+}
+
+const COLUMNS = ["id", "template", "state", "started", "end", "cpu", "memory", "metadata"];
+
+type State = "running" | "paused";
+
+/** Lists the sandboxes that the key may see, the newest first. */
+export async function ps({
+  state,
+  metadata,
+  ...options
+}: ServerOptions & RowOptions & Pick<CreateOptions, "metadata"> & { readonly state?: State | undefined }) {
+  const found = await everySandbox(options, {
+    ...(state && { state: [state] }),
+    ...(metadata && { metadata }),
+  });
+  const rows = found.map((each) => ({
+    id: each.sandboxId,
+    template: each.name ?? each.templateId,
+    state: each.state,
+    started: each.startedAt,
+    end: each.endAt,
+    cpu: each.cpuCount,
+    memory: `${each.memoryMB} MiB`,
+    metadata: Object.entries(each.metadata)
+      .map(([name, value]) => `${name}=${value}`)
+      .join(" "),
+  }));
+  printRows(COLUMNS, rows, options, found);
+  return 0;
+}
+
+/** All pages of sandboxes. */
+export async function everySandbox(
+  server: ServerOptions,
+  query: NonNullable<NonNullable<Parameters<typeof Sandbox.list>[0]>["query"]>,
+) {
+  const pages = Sandbox.list({ ...connectionOf(server), query });
+  const found = [];
+  while (pages.hasNext) found.push(...(await pages.nextItems()));
+  return found;
+}
+
+/** Does something to sandboxes, one after the other: also to those behind one that does not exist. */
+async function toEach(
+  ids: readonly string[],
+  act: (id: string) => Promise<unknown>,
+  failed = "there is no sandbox",
+): Promise<number> {
+  let code = 0;
+  for (const id of ids) {
+    if ((await act(id)) !== false) continue;
+    printFailure(`${failed} '${id}'`);
+    code = 2;
+  }
+  return code;
+}
+
+export function kill(ids: readonly string[], server: ServerOptions): Promise<number> {
+  return toEach(ids, (id) => Sandbox.kill(id, connectionOf(server)));
+}
+
+export function pause(ids: readonly string[], server: ServerOptions): Promise<number> {
+  // False: it was paused already.
+  return toEach(ids, async (id) => void (await Sandbox.pause(id, connectionOf(server))));
+}
+
+export function resume(
+  ids: readonly string[],
+  { ttl, ...server }: ServerOptions & Pick<CreateOptions, "ttl">,
+): Promise<number> {
+  return toEach(ids, (id) =>
+    Sandbox.connect(id, { ...connectionOf(server), ...(ttl !== undefined && { timeoutMs: ttl }) }),
+  );
+}
+
+/** Makes a snapshot, of which `create --template` makes sandboxes, and prints its id. */
+export async function snapshot(
+  id: string,
+  {
+    name,
+    json,
+    ...server
+  }: ServerOptions & { readonly name?: string | undefined; readonly json?: true | undefined },
+): Promise<number> {
+  const made = await Sandbox.createSnapshot(id, {
+    ...connectionOf(server),
+    ...(name !== undefined && { name }),
+  });
+  if (json) printJson(made);
+  else printLine(made.snapshotId);
+  return 0;
+}
+
+/** Makes copies of a running sandbox, and prints their ids. */
+export async function fork(
+  id: string,
+  {
+    count,
+    ttl,
+    json,
+    ...server
+  }: ServerOptions &
+    Pick<CreateOptions, "ttl"> & { readonly count: number; readonly json?: true | undefined },
+): Promise<number> {
+  const made = await Sandbox.fork(id, {
+    ...connectionOf(server),
+    count,
+    ...(ttl !== undefined && { timeoutMs: ttl }),
+  });
+  const ids = made.flatMap((each) => (each instanceof Error ? [] : [each.sandboxId]));
+  if (json) printJson(ids);
+  else for (const each of ids) printLine(each);
+  for (const each of made) if (each instanceof Error) printFailure(each.message);
+  return ids.length === made.length ? 0 : 1;
+}
