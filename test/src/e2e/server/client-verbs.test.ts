@@ -15,7 +15,7 @@ import { PYTHON } from "../../harness/host/python.js";
 import { COPPICE } from "../../harness/server/server-process.js";
 import { startFullServer } from "../../harness/server/start-full-server.js";
 
-describe("the verbs of a client", { timeout: 240_000 }, () => {
+describe("the verbs of a client", { timeout: 480_000 }, () => {
   let server: TestServer;
   let folder: string;
   let id: string;
