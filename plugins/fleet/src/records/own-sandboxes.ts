@@ -4,6 +4,7 @@ import {
   type LiveSandbox,
   type Logger,
   SandboxError,
+  Semaphore,
   type Sandboxes,
   type SandboxRecord,
   type SharedRecords,
@@ -82,7 +83,8 @@ export class OwnSandboxes implements SharedRecord {
   /** Changes that the fleet has to be told of, by id. */
   readonly #untold = new Map<string, readonly Change[]>();
   readonly #turns = new Turns();
-  #telling: Promise<void> = Promise.resolve();
+  /** One after the other: what is told last is what is true. */
+  readonly #telling = new Semaphore();
   #cancelRetry = (): void => {};
 
   constructor(options: OwnSandboxesOptions) {
@@ -164,7 +166,7 @@ export class OwnSandboxes implements SharedRecord {
     for (const [id, known] of recorded)
       if (this.#isOwn(known) && known !== undefined && !this.#recorded.has(id) && !this.#adding.has(id))
         this.#untold.set(id, removalOf(id, known.tenant));
-    await this.#inTurn(() => this.#commitUntold());
+    await this.#telling.run(() => this.#commitUntold());
   }
 
   /** True when some of them go on without this server, for its next start. */
@@ -179,7 +181,7 @@ export class OwnSandboxes implements SharedRecord {
       if (!isLasting(sandbox)) this.#untold.set(id, removalOf(id, owner));
     }
     this.#recorded.clear();
-    await this.#inTurn(() => this.#tellAll());
+    await this.#telling.run(() => this.#tellAll());
     this.#untold.clear();
     this.#cancelRetry();
   }
@@ -235,21 +237,14 @@ export class OwnSandboxes implements SharedRecord {
 
   #tell(id: string, changes: readonly Change[]): void {
     this.#untold.set(id, changes);
-    void this.#inTurn(() => this.#tellAll());
-  }
-
-  /** One after the other: what is told last is what is true. */
-  #inTurn(work: () => Promise<void>): Promise<void> {
-    const done = this.#telling.then(work);
-    this.#telling = done.catch(() => undefined);
-    return done;
+    void this.#telling.run(() => this.#tellAll());
   }
 
   /** Resolves when the fleet knows, or cannot be told soon. */
   async #told(): Promise<void> {
     const { promise: impatient, resolve } = Promise.withResolvers<void>();
     const cancel = this.#options.clock.after(PATIENCE_MS, resolve);
-    await Promise.race([this.#telling, impatient]);
+    await Promise.race([this.#telling.run(() => undefined), impatient]);
     cancel();
   }
 
@@ -260,7 +255,7 @@ export class OwnSandboxes implements SharedRecord {
       await this.#commitUntold();
     } catch (error) {
       log.warn({ err: error, count: this.#untold.size }, "the fleet was not told of its changes yet");
-      this.#cancelRetry = clock.after(RETRY_MS, () => void this.#inTurn(() => this.#tellAll()));
+      this.#cancelRetry = clock.after(RETRY_MS, () => void this.#telling.run(() => this.#tellAll()));
     }
   }
 

@@ -1,4 +1,4 @@
-import { type Clock, type Logger, messageOf, newId, SandboxError } from "@coppice/core";
+import { type Clock, type Logger, messageOf, newId, SandboxError, Semaphore } from "@coppice/core";
 import type { Backends, ImageId } from "@coppice/core/backend";
 import type { Layer, Layers } from "../model/layer.js";
 import type { ImageRecord } from "./image-table.js";
@@ -40,7 +40,7 @@ export class ImageKeeper {
   readonly #options: ImageKeeperOptions;
   /** How many running builds hold an image. */
   readonly #held = new Map<ImageId, number>();
-  #sweeping: Promise<void> = Promise.resolve();
+  readonly #removals = new Semaphore();
 
   constructor(options: ImageKeeperOptions) {
     this.#options = options;
@@ -126,12 +126,12 @@ export class ImageKeeper {
 
   /** Removes images that nothing needs any more. @returns when it is done, or has failed for now. */
   sweep(): Promise<void> {
-    return this.#inTurn(() => this.#removeAll(this.#unheld(this.#options.store().images.unneeded())));
+    return this.#removals.run(() => this.#removeAll(this.#unheld(this.#options.store().images.unneeded())));
   }
 
   /** Removes images that a check has found unneeded. @returns when it is done, or has failed for now. */
   remove(images: ImageReport["unneeded"]): Promise<void> {
-    return this.#inTurn(() => this.#removeAll(images));
+    return this.#removals.run(() => this.#removeAll(images));
   }
 
   /** Forgets layers of a tenant, the last used ones last, until its images have less than so many bytes. */
@@ -161,13 +161,7 @@ export class ImageKeeper {
 
   /** Resolves when no removal is under way. */
   async idle(): Promise<void> {
-    await this.#sweeping;
-  }
-
-  #inTurn(run: () => Promise<void>): Promise<void> {
-    const done = this.#sweeping.then(run);
-    this.#sweeping = done.catch(() => {});
-    return done;
+    await this.#removals.run(() => undefined);
   }
 
   async #removeAll(images: ImageReport["unneeded"]): Promise<void> {
