@@ -45,7 +45,7 @@ export type { Examination, Finding } from "./observe/finding.js";
 export { Greeting } from "./observe/greeting.js";
 export type { Logger } from "./observe/logger.js";
 export { sandboxNotFound } from "./http/messages/edge-refusal.js";
-export { joinChunks, paceAnswer, passBodyWhole } from "./http/clients/paced-reads.js";
+export { paceAnswer, passBodyWhole } from "./http/clients/paced-reads.js";
 export { clientOf } from "./http/clients/client-address.js";
 export { isLocalClient, isLoopbackName } from "./http/clients/local-client.js";
 export { permit, permits, requireScope, sandboxesOf, tenantOf } from "./http/surfaces/permit.js";
@@ -63,7 +63,7 @@ export { endEventId, type SandboxEvent, SandboxEvents } from "./sandbox/model/sa
 export { DEFAULT_TENANT, TenantRecords } from "./sandbox/model/tenant-records.js";
 export { WarmUps } from "./sandbox/warm/warm-ups.js";
 export { Startups } from "./sandbox/life/startups.js";
-export { parseTemplateName, parseTemplateReference } from "./sandbox/templates/template-reference.js";
+export { parseTemplateReference } from "./sandbox/templates/template-reference.js";
 export { factsOfEnd } from "./sandbox/model/describe-end.js";
 export type { LiveSandbox, SandboxRecord } from "./sandbox/model/live-sandbox.js";
 export { MEBIBYTE } from "./config/units.js";

@@ -11,7 +11,7 @@ import { gitRoutes } from "./git/git-routes.js";
 import { portRoutes } from "./ports/port-routes.js";
 import { shellSessionsConfig, type ShellSessionsConfig } from "./shell-sessions-config.js";
 import { ShellSessions } from "./shell/shell-sessions.js";
-import { shellSockets } from "./socket/shell-sockets.js";
+import { requestSockets } from "./socket/request-sockets.js";
 import { watchRoutes } from "./watch/watch-routes.js";
 import { commandRoutes } from "./wire/command-routes.js";
 import { mountHttp } from "./wire/http-transport.js";
@@ -60,7 +60,7 @@ export const plugin = definePlugin({
     const mounted = { routes, dispatch, access, config, ...services };
     mountHttp(router, mounted);
     const paths = access.prefixes.flatMap((prefix) => [`${prefix}/ws`, `${prefix}/api/ws`]);
-    plugin.webSocket(SURFACE, paths, shellSockets(mounted));
+    plugin.webSocket(SURFACE, paths, requestSockets(mounted));
   },
 });
 

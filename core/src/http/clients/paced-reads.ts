@@ -39,8 +39,8 @@ export function paceReads(socket: Socket, sender: Sender = socket): void {
 }
 
 /**
- * Reads what answers a request as `paceReads` does. A server that answers with 1xx again and again is given up: it is never
- * silent, and its answer never comes.
+ * Reads what answers a request as `paceReads` and `joinChunks` do. A server that answers with 1xx again and again is given
+ * up, and one that sends chunks of a byte: it is never silent, and its answer never comes.
  */
 export function paceAnswer(request: ClientRequest): void {
   let interim = 0;
@@ -48,6 +48,10 @@ export function paceAnswer(request: ClientRequest): void {
   request.on("information", () => {
     interim += 1;
     if (interim > MOST_INTERIM) request.destroy(new Error("the server answers with 1xx without an end"));
+  });
+  request.on("response", (answer) => {
+    if (answer.headers["transfer-encoding"] !== undefined)
+      joinChunks(answer, () => answer.destroy(new Error("the server sends chunks of a byte")));
   });
 }
 

@@ -9,7 +9,7 @@ import { Reaper } from "../life/reaper.js";
 import { newId } from "../../kernel/secrets.js";
 import type { SandboxRegistry } from "../life/sandbox-registry.js";
 import type { Forked, ForkRequest, SnapshotRecord, Snapshots, TenantSnapshots } from "../model/snapshots.js";
-import { parseTemplateName, parseTemplateReference } from "../templates/template-reference.js";
+import { parseTemplateReference } from "../templates/template-reference.js";
 import type { Templates } from "../templates/templates.js";
 import { RemovableRecords } from "../backends/teardown.js";
 import { UnknownSandbox } from "../contract/sandbox-id.js";
@@ -153,7 +153,7 @@ export class SnapshotRegistry implements Snapshots {
   }
 
   #checkName(text: string, tenant: string): string {
-    const { name, tag } = parseTemplateName(text);
+    const { name, tag } = parseTemplateReference(text, { isNew: true });
     if (this.#options.templates.all(tenant).some((one) => one.name === name || one.aliases.includes(name))) {
       throw new SandboxError("snapshot_name_taken", `'${name}' is the name of a template`);
     }

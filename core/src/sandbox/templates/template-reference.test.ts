@@ -3,7 +3,7 @@ import { it } from "node:test";
 import { SandboxError } from "../../kernel/errors.js";
 import { sandboxesConfig } from "../model/sandboxes-config.js";
 import { AddedTemplates } from "./templates.js";
-import { parseTemplateName } from "./template-reference.js";
+import { parseTemplateReference } from "./template-reference.js";
 
 const { templates: settings } = sandboxesConfig.parse({
   templates: { "base": {}, "code-interpreter-v1": { aliases: ["ci", "acme/code"] }, "acme/web": {} },
@@ -71,8 +71,11 @@ it("a template of the configuration goes before one of a source, and has the bui
 });
 
 it("a name that is given has no build's id for a tag", () => {
-  assert.equal(parseTemplateName("a:1").tag, "1");
-  assert.throws(() => parseTemplateName("a:11111111-2222-3333-4444-555555555555"), /a tag cannot be a UUID/);
+  assert.equal(parseTemplateReference("a:1", { isNew: true }).tag, "1");
+  assert.throws(
+    () => parseTemplateReference("a:11111111-2222-3333-4444-555555555555", { isNew: true }),
+    /a tag cannot be a UUID/,
+  );
 });
 
 it("settings that contradict themselves are refused", () => {

@@ -16,9 +16,10 @@ const UUID = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/;
 
 /**
  * Parses `name`, `name:tag`, `namespace/name` or an id.
+ * @param isNew true for a name that is given: a build's UUID is no tag then.
  * @throws SandboxError invalid_argument `Invalid template reference: …`
  */
-export function parseTemplateReference(text: string): TemplateReference {
+export function parseTemplateReference(text: string, { isNew = false } = {}): TemplateReference {
   if (text.length > LONGEST) throw invalid(`longer than ${LONGEST} characters`);
   const reference = text.trim().toLowerCase();
   const [name = "", tag = DEFAULT_TAG, ...moreTags] = reference.split(":");
@@ -29,14 +30,8 @@ export function parseTemplateReference(text: string): TemplateReference {
     throw invalid("a name consists of letters, digits, '-' and '_'");
   }
   if (!TAG.test(tag)) throw invalid("a tag consists of letters, digits, '-', '_' and '.'");
+  if (isNew && UUID.test(tag)) throw invalid("a tag cannot be a UUID");
   return { name, tag };
-}
-
-/** As `parseTemplateReference`, for a name that is given: a build's UUID is no tag then. */
-export function parseTemplateName(text: string): TemplateReference {
-  const reference = parseTemplateReference(text);
-  if (UUID.test(reference.tag)) throw invalid("a tag cannot be a UUID");
-  return reference;
 }
 
 /**

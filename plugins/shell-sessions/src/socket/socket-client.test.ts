@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { EventEmitter } from "node:events";
 import { it } from "node:test";
 import type { WebSocket } from "ws";
-import { SocketClient, type SocketClientOptions } from "./shell-sockets.js";
+import { SocketClient, type SocketClientOptions } from "./request-sockets.js";
 
 it("a client that takes no refusals is not read until it does", async () => {
   const taken: (() => void)[] = [];

@@ -2,7 +2,7 @@ import { randomUUID } from "node:crypto";
 import {
   type Clock,
   newId,
-  parseTemplateName,
+  parseTemplateReference,
   SandboxError,
   type Snapshots,
   type Templates,
@@ -143,7 +143,7 @@ export function readOnly(name: string): SandboxError {
 /** @throws SandboxError invalid_argument `Invalid tag: …` */
 function parseTag(tag: string): string {
   try {
-    return parseTemplateName(`name:${tag}`).tag;
+    return parseTemplateReference(`name:${tag}`, { isNew: true }).tag;
   } catch (error) {
     throw new SandboxError("template_reference_invalid", `Invalid tag: ${cut(tag)}`, { cause: error });
   }
@@ -165,7 +165,7 @@ function parseName(
 
 function readName(text: string): string {
   try {
-    return parseTemplateName(text).name;
+    return parseTemplateReference(text, { isNew: true }).name;
   } catch (error) {
     const refused = `Invalid name: invalid template ID: ${cut(text)}`;
     throw new SandboxError("template_reference_invalid", refused, { cause: error });

@@ -3,7 +3,7 @@ import { request as requestHttps } from "node:https";
 import type { Readable } from "node:stream";
 import { pipeline } from "node:stream/promises";
 import type { Socket } from "node:net";
-import { failedConnection, joinChunks, paceAnswer, parseJson } from "@coppice/core";
+import { failedConnection, paceAnswer, parseJson } from "@coppice/core";
 import { z } from "zod";
 import type { TemplatesConfig } from "../templates-config.js";
 import { type RegistryAccess, RegistryRefused, type Repository } from "./registry-access.js";
@@ -200,8 +200,6 @@ export class RegistryClient implements Disposable {
       },
       (answer) => {
         answered = answer;
-        const tellWaste = (): unknown => answer.destroy(new Error(`'${url.host}' sends chunks of a byte`));
-        if (answer.headers["transfer-encoding"] !== undefined) joinChunks(answer, tellWaste);
         // An answer has a status.
         resolve(answer as RegistryAnswer);
       },

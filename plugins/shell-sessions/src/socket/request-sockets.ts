@@ -23,7 +23,7 @@ import { eventTexts } from "../wire/http-transport.js";
 import type { ShellAccess } from "../wire/shell-access.js";
 import { errorAnswer } from "../wire/shell-errors.js";
 
-interface ShellSocketsOptions {
+interface RequestSocketsOptions {
   readonly routes: readonly ShellRoute[];
   readonly dispatch: Dispatch;
   readonly access: ShellAccess;
@@ -32,7 +32,7 @@ interface ShellSocketsOptions {
 }
 
 /** WebSockets that carry requests to all routes. */
-export function shellSockets({ routes, ...options }: ShellSocketsOptions): WebSocketRoute {
+export function requestSockets({ routes, ...options }: RequestSocketsOptions): WebSocketRoute {
   const { config } = options;
   const find = routeMatcher(routes);
   return {
