@@ -18,7 +18,8 @@ export const webhook = z.object({
   /** False: nothing is delivered to it, and no new deliveries are queued. */
   isEnabled: z.boolean(),
   secret: z.string(),
-  createdAtMs: z.number(),
+  /** JavaScript can make a date of it: the store of a fleet may have any number. */
+  createdAtMs: z.number().min(-8.64e15).max(8.64e15),
 });
 
 /** A webhook in this server's file. */

@@ -53,6 +53,8 @@ it("a server that joins gives the others what it has alone, and gives up what th
   const all = new Map([
     ["other", JSON.stringify(webhookOf("other"))],
     ["newer", '{"id":"newer","tenant":"me"}'],
+    // No list could be answered with it.
+    ["timeless", JSON.stringify({ ...webhookOf("timeless"), createdAtMs: 1e300 })],
   ]);
   const { records, told } = commonRecords(all);
   const due: string[] = [];
