@@ -60,6 +60,8 @@ export function parseAnswerHead(text: string, method: string): AnswerHead {
     if (key === "content-length") {
       if (length !== undefined || !LENGTH.test(value)) throw new Error("no single length");
       length = Number(value);
+      // HTTP forbids it there, and a reader that heeds it takes the next answer for a body.
+      if (status === 204) continue;
     } else if (key === "transfer-encoding") {
       if (isChunked || value.toLowerCase() !== "chunked") throw new Error("an unknown transfer encoding");
       isChunked = true;
