@@ -2,6 +2,7 @@ import { boot, type Server } from "../boot/boot.js";
 import { readConfig } from "../config/read.js";
 import { messageOf } from "../kernel/errors.js";
 import { currentOwner } from "../kernel/owner.js";
+import { ServiceManager } from "./service-manager.js";
 import { readableLog } from "./terminal.js";
 
 const TELL_MS = 1_000;
@@ -13,6 +14,7 @@ export async function start(file: string): Promise<number> {
   const { promise: stopped, resolve: exitWith } = Promise.withResolvers<number>();
   // Read at once: after the terminal is closed, at SIGHUP, it would be false.
   const hasTerminal = process.stdin.isTTY || process.stderr.isTTY;
+  const manager = new ServiceManager(process.env);
   let server: Server | undefined;
   let isStopping = false;
   let isBroken = false;
@@ -20,6 +22,7 @@ export async function start(file: string): Promise<number> {
   const stop = (running: Server): void => {
     if (isStopping) return;
     isStopping = true;
+    void manager.stopping();
     const telling = setTimeout(() => tellWaiting(running), TELL_MS);
     void running.stop().then(
       (failures) => {
@@ -72,7 +75,11 @@ export async function start(file: string): Promise<number> {
   /** The terminal was closed, or a service manager asks to reload certificates. */
   const onHangUp = (signal: NodeJS.Signals): void => {
     if (hasTerminal) onSignal(signal);
-    else if (server !== undefined) reloadCertificates(server, signal);
+    else if (server !== undefined) {
+      void manager.reloading();
+      reloadCertificates(server, signal);
+      void manager.ready(server.log, "serving");
+    }
   };
 
   process.on("uncaughtException", onError);
@@ -86,6 +93,7 @@ export async function start(file: string): Promise<number> {
     process.on("SIGTERM", onSignal);
     process.on("SIGHUP", onHangUp);
     process.stderr.write(greetingOf(server));
+    void manager.ready(server.log, "serving");
     return await stopped;
   } finally {
     process.off("uncaughtException", onError);
