@@ -18,7 +18,14 @@ if [ "$1" != --inside ]; then
     done
   done
   remove_groups() {
-    for hierarchy in $(hierarchies); do find "$hierarchy/$group" -depth -type d -exec rmdir {} +; done
+    for hierarchy in $(hierarchies); do
+      # Those that were killed at the end may still be in it.
+      for _ in $(seq 50); do
+        find "$hierarchy/$group" -depth -type d -exec rmdir {} + 2>/dev/null || true
+        [ -d "$hierarchy/$group" ] || break
+        sleep 0.1
+      done
+    done
   }
   trap remove_groups EXIT
   (

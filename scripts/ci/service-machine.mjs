@@ -161,12 +161,12 @@ async function boot() {
   const shell = spawn(join(ROOT, "scripts/ci/boot-systemd.sh"), [root], {
     stdio: ["ignore", "ignore", "inherit"],
   });
+  machine = { shell, ended: new Promise((resolve) => shell.once("exit", resolve)) };
   // The shell's subshell became unshare(1), whose child is the first process of the machine.
   const [unshare] = await untilSome(() => childrenOf(shell.pid));
-  const [pid] = await untilSome(() => childrenOf(unshare));
-  machine = { pid, ended: new Promise((resolve) => shell.once("exit", resolve)) };
+  [machine.pid] = await untilSome(() => childrenOf(unshare));
   await untilSome(() =>
-    attempt(() => inside("systemctl", "is-system-running", "--wait")).includes("running") ? [true] : [],
+    attempt(() => inside("systemctl", "is-system-running")) === "running" ? [true] : [],
   );
 }
 
@@ -176,15 +176,18 @@ function childrenOf(pid) {
     .split("\n");
 }
 
-/** As its power button does; whoever does not end then is killed. */
+/** As its power button does; what does not end then is killed. */
 async function shutDown() {
   if (machine === undefined) return;
   attempt(() => inside("systemctl", "poweroff"));
-  const { pid, ended } = machine;
-  machine = undefined;
-  const killing = setTimeout(() => attempt(() => process.kill(Number(pid), "SIGKILL")), BOOT_MS);
+  const { shell, ended } = machine;
+  const killing = setTimeout(
+    () => attempt(() => execFileSync("pkill", ["-KILL", "--parent", String(shell.pid)])),
+    BOOT_MS,
+  );
   await ended;
   clearTimeout(killing);
+  machine = undefined;
 }
 
 function inside(...command) {

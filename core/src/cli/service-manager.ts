@@ -1,3 +1,4 @@
+// oxlint-disable-next-line no-restricted-imports -- systemd's own program, and none of a sandbox
 import { execFile } from "node:child_process";
 import type { Logger } from "../observe/logger.js";
 
