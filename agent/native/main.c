@@ -454,6 +454,12 @@ static void on_signal(int signal) {
   else if (signal == SIGCHLD) may_have_children_ended = 1;
 }
 
+/** The first process of a sandbox ends when its host shuts down, which otherwise waits for it; a sender inside has a pid. */
+static void on_shutdown(int signal, siginfo_t *info, void *context) {
+  (void)context;
+  if (info->si_code == SI_USER && info->si_pid == 0) _exit(128 + signal);
+}
+
 static void set_up_signals(sigset_t *while_waiting) {
   sigset_t blocked;
   sigfillset(&blocked);
@@ -464,6 +470,8 @@ static void set_up_signals(sigset_t *while_waiting) {
   sigaction(SIGCHLD, &action, NULL);
   sigaction(SIGPIPE, &action, NULL);
   sigaction(SIGIO, &action, NULL);
+  struct sigaction shutdown = {.sa_sigaction = on_shutdown, .sa_flags = SA_SIGINFO};
+  if (getpid() == 1) sigaction(SIGTERM, &shutdown, NULL);
   sigprocmask(SIG_SETMASK, &blocked, NULL);
 }
 

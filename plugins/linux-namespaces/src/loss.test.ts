@@ -57,6 +57,17 @@ describe("the end of a sandbox's first process", { skip: reasonToSkip() ?? false
     await sandbox.destroy();
   });
 
+  it("comes with a host that shuts down, which asks by SIGTERM, and with no process inside that does the same", async () => {
+    await using opened = await openTestBackend();
+    const sandbox = await makeSandbox(opened.backend);
+    assert.deepEqual((await runScript(sandbox, "kill -TERM 1", "root")).exit, { code: 0 });
+    assert.equal((await runScript(sandbox, "echo alive")).output, "alive\n");
+    await endInit(opened.directory, sandbox, "SIGTERM");
+    assert.ok(await sandbox.lost);
+    await sandbox.destroy();
+    assert.deepEqual(await opened.leaks(), []);
+  });
+
   it("by a fault of the host is reported by the server that adopted it, despite earlier kills for lack of memory", async () => {
     await using opened = await openTestBackend();
     const sandbox = await makeSandbox(opened.backend, { limits: { memoryMiB: 64 } });
