@@ -8,7 +8,7 @@ import { outputOf } from "./toolchain/step.mjs";
 
 const FILES_PART = /(?<=<!-- files: written by `npm run generate` -->\n\n)[^]*?(?=<!-- end of files -->)/;
 const SOURCES = ["core", "agent", "plugins", "cli", "conformance", "bench", "scripts"];
-const SOURCE = /\/(?:src|native|python|javascript|verbs|toolchain|ci|tests)\/.*\.(?:ts|mjs|c|py)$/;
+const SOURCE = /\/(?:src|native|python|javascript|verbs|toolchain|release|ci|tests)\/.*\.(?:ts|mjs|c|py)$/;
 const OTHER = /\.test\.ts$|\/(?:generated|testing)\/|\/(?:index|reasons)\.ts$/;
 const COMMENT = String.raw`/\*\*((?:(?!\*/)[^])*)\*/\n`;
 const DECLARATION = String.raw`export (?:default )?(?:async |abstract |declare )*(?:function\*?|class|const|let|interface|type) `;

@@ -61,6 +61,7 @@ const VERBS = {
       : runBuilt("bench/dist/soak/run.js", first === undefined ? [] : [first, ...rest]),
   generate: ownVerb("generate"),
   weigh: ownVerb("weigh"),
+  release: ownVerb("release"),
 };
 
 const [verb, ...parameters] = process.argv.slice(2);

@@ -1,3 +1,4 @@
+import "./kernel/one-core.js";
 export { AddressLeases, type NetworkLeases } from "./sandbox/contract/address-leases.js";
 export * from "./sandbox/contract/backend.js";
 export * from "./sandbox/contract/file-system-error.js";

@@ -1,9 +1,10 @@
-import { existsSync, readFileSync } from "node:fs";
+import { existsSync } from "node:fs";
 import { type Command, CommanderError } from "@commander-js/extra-typings";
 import { asksForHelp, isUsageError, UsageError } from "./cli/arguments.js";
 import { candidates } from "./cli/completion.js";
 import { makeProgram } from "./cli/program.js";
 import { BootError } from "./kernel/errors.js";
+import { CORE } from "./kernel/one-core.js";
 
 /** sysexits.h: EX_USAGE, EX_CONFIG. */
 const EXIT_USAGE = 64;
@@ -87,6 +88,5 @@ async function reportProblems(verb: string, run: () => Promise<number>): Promise
 }
 
 function version(): string {
-  const about = readFileSync(new URL("../package.json", import.meta.url), "utf8");
-  return (JSON.parse(about) as { readonly version: string }).version;
+  return `${CORE.version} (${CORE.commit === undefined ? "a checkout" : `commit ${CORE.commit.slice(0, 12)}`})`;
 }

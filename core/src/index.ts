@@ -1,3 +1,4 @@
+import "./kernel/one-core.js";
 import "./http/messages/native-base64.js";
 // The contract of backends is in `backend.ts`, alone.
 export { BootError, SandboxError, ignoring, messageOf } from "./kernel/errors.js";

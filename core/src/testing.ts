@@ -1,3 +1,4 @@
+import "./kernel/one-core.js";
 import "./http/messages/native-base64.js";
 
 export * from "./testing/docker-registry.js";

@@ -15,15 +15,13 @@ const FOLDER = join(TOOLCHAIN, "agent");
 /** A separate program, built on demand. */
 const APART = "fuzz-frames.c";
 /** Addons of Node, where the system and the processor have what they use. */
-const ADDONS =
-  process.platform !== "linux"
-    ? []
-    : [
-        { name: "descriptors.node", source: join(SOURCES, "addon", "descriptors.c") },
-        ...(process.arch === "x64"
-          ? [{ name: "base64.node", source: join(ROOT, "core", "native", "base64.c") }]
-          : []),
-      ];
+function addonsFor(system, processor) {
+  if (system !== "linux") return [];
+  const descriptors = { name: "descriptors.node", source: join(SOURCES, "addon", "descriptors.c") };
+  const base64 = { name: "base64.node", source: join(ROOT, "core", "native", "base64.c") };
+  return processor === "x64" ? [descriptors, base64] : [descriptors];
+}
+const ADDONS = addonsFor(process.platform, process.arch);
 const ADDON_FLAGS = ["-shared", "-fPIC"];
 /** The second where the first has no C library that can be linked statically. */
 const COMPILERS = ["cc", "musl-gcc"];
@@ -126,14 +124,27 @@ async function select(digest) {
 }
 
 /**
- * Builds the agent for FreeBSD on any system, with its C library as a shared one: zig has no static one of FreeBSD.
- * @param target of zig, such as `x86_64-freebsd.14.0`.
+ * Compiles C on any system for another one.
+ * @param target of zig, such as `x86_64-linux-musl`.
+ * @param python has zig as its module `ziglang`.
  */
-export async function crossBuildAgent(target, python, binary) {
+export async function crossCompile({ target, python, flags }, inputs, binary) {
   const cache = join(TOOLCHAIN, "zig");
   const env = { ...process.env, ZIG_GLOBAL_CACHE_DIR: cache, ZIG_LOCAL_CACHE_DIR: cache };
-  const compiler = [python, "-m", "ziglang", "cc", "-target", target, ...FLAGS];
-  await compile({ compiler, env }, inputsIn(SOURCES, await sources()), binary);
+  const compiler = [python, "-m", "ziglang", "cc", "-target", target, "-s", ...flags];
+  await compile({ compiler, env }, inputs, binary);
+}
+
+/** Builds the agent for another system: static, but for FreeBSD, of which zig has no static C library. */
+export async function crossBuildAgent(target, python, binary) {
+  const flags = target.includes("freebsd") ? FLAGS : OWN_FLAGS;
+  await crossCompile({ target, python, flags }, inputsIn(SOURCES, await sources()), binary);
+}
+
+/** Builds the addons of a platform. @param target with the oldest C library that they are for. */
+export async function crossBuildAddons({ system, processor, target }, python, folder) {
+  for (const { name, source } of addonsFor(system, processor))
+    await crossCompile({ target, python, flags: [...FLAGS, ...ADDON_FLAGS] }, [source], join(folder, name));
 }
 
 /** Builds the agent's FreeBSD sources with stand-ins, for tests on Linux. */

@@ -19,6 +19,7 @@ export async function workspaces() {
     ...plugins.sort().map((name) => `plugins/${name}`),
     "test",
     "bench",
+    "coppice",
   ];
 }
 

@@ -17,7 +17,7 @@ const OLDEST_PYTHON = [3, 11];
  * that has ipykernel.
  */
 const SCHEME_KERNEL = ["calysto-scheme==2.1.9", "metakernel==1.0.7", "yasi==2.1.2", "comm==0.2.3"];
-/** A compiler with the headers and libraries of FreeBSD. */
+/** A compiler for all platforms, with headers and libraries of each. */
 const ZIG = ["ziglang==0.17.1"];
 const FOLDER = join(TOOLCHAIN, "test-venvs");
 
@@ -102,7 +102,7 @@ export async function testVenvs(paths) {
     const packages = outputOf(scheme, ["-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]);
     environment["COPPICE_SCHEME_KERNEL"] = packages?.trim();
   }
-  const zig = mayRun(paths, /freebsd/) ? await ensureZig() : undefined;
+  const zig = mayRun(paths, /freebsd|third-party\/packages/) ? await ensureZig() : undefined;
   if (zig !== undefined) environment["COPPICE_ZIG"] = zig;
   return environment;
 }

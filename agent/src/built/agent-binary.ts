@@ -1,16 +1,16 @@
-import { accessSync, constants, existsSync, readFileSync, realpathSync, close } from "node:fs";
-import { dirname, join } from "node:path";
+import { accessSync, constants, readFileSync, close } from "node:fs";
+import { join } from "node:path";
 import { createRequire } from "node:module";
 
 /**
- * Path of the agent program: `COPPICE_AGENT` (or `none`), else the one built in this checkout, or in that of the program
- * that runs: the server's, for a copy of this package that a plugin brings. Undefined without an executable one.
+ * Path of the agent program: `COPPICE_AGENT` (or `none`), else that of the package for this platform, or of set-up in a
+ * checkout. Undefined without an executable one.
  */
 export function agentBinary(): string | undefined {
   const chosen = process.env["COPPICE_AGENT"];
   if (chosen === "none") return undefined;
   try {
-    const path = chosen || builtFile("coppice-agent");
+    const path = chosen || packagedFile("coppice-agent") || builtFile("coppice-agent");
     accessSync(path, constants.X_OK);
     return path;
   } catch {
@@ -18,20 +18,24 @@ export function agentBinary(): string | undefined {
   }
 }
 
-/** Path of a file that set-up built in a checkout. @throws Error when set-up has not run. */
-function builtFile(name: string): string {
-  const own = toolchainOf(import.meta.filename, 4);
-  const [, program = ""] = process.argv;
-  // The server's program is `core/bin/coppice.mjs`.
-  const toolchain = existsSync(own) || program === "" ? own : toolchainOf(realpathSync(program), 3);
-  return join(toolchain, readFileSync(join(toolchain, "current"), "utf8").trim(), name);
+const require = createRequire(import.meta.url);
+
+/**
+ * Path of a native program or addon in the package for this platform, such as `@coppice/agent-linux-x64`. Undefined
+ * without that package, as in a checkout, or without that file.
+ */
+export function packagedFile(name: string): string | undefined {
+  try {
+    return require.resolve(`@coppice/agent-${process.platform}-${process.arch}/${name}`);
+  } catch {
+    return undefined;
+  }
 }
 
-/** @param depth of the file below the root of its checkout. */
-function toolchainOf(file: string, depth: number): string {
-  let root = file;
-  for (let up = 0; up < depth; up += 1) root = dirname(root);
-  return join(root, ".toolchain", "agent");
+/** Path of a file that set-up built in this checkout. @throws Error when set-up has not run. */
+function builtFile(name: string): string {
+  const toolchain = join(import.meta.dirname, "../../../.toolchain/agent");
+  return join(toolchain, readFileSync(join(toolchain, "current"), "utf8").trim(), name);
 }
 
 /** The addon in `native/addon`. Its functions return minus an errno when they fail. */
@@ -93,7 +97,7 @@ function findAddon(): Addon | undefined {
 
 function loadAddon(): Addon | undefined {
   try {
-    return createRequire(import.meta.url)(builtFile("descriptors.node")) as Addon;
+    return require(packagedFile("descriptors.node") ?? builtFile("descriptors.node")) as Addon;
   } catch {
     // Not built, or for another C library: everything goes through frames.
     return undefined;

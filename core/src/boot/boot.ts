@@ -29,10 +29,10 @@ import { type Patience, abortAfter, within } from "../kernel/time.js";
 import { Scope } from "../kernel/scope.js";
 import { collectGreeting } from "../observe/greeting.js";
 import { Health } from "../observe/health.js";
-import { httpMetrics, metricProblems, type OwnedRegistry, mountOps } from "../observe/metrics.js";
+import { buildInfo, httpMetrics, metricProblems, type OwnedRegistry, mountOps } from "../observe/metrics.js";
 import { createLogger, type Logger } from "../observe/logger.js";
 import { createPluginContext } from "../plugin/plugin-context.js";
-import { isOfAnotherCore, type Plugin } from "../plugin/plugin.js";
+import type { Plugin } from "../plugin/plugin.js";
 import type { Backends } from "../sandbox/contract/backend.js";
 import type { Templates } from "../sandbox/templates/templates.js";
 import { createSandboxDomain } from "../sandbox/domain.js";
@@ -174,6 +174,7 @@ async function assemble({ configuration, source, clock, log, cleanup }: Assembly
     });
   await useHostNetwork(config.outgoing, { cleanup, log });
   const coreMetrics = new Registry();
+  buildInfo(coreMetrics);
   collectDefaultMetrics({ register: coreMetrics, eventLoopMonitoringPrecision: LOOP_LOOK_MS });
   // Gauges with names of counters, which promtool refuses; the sums of those without `_total`.
   for (const what of ["handles", "requests", "resources"])
@@ -257,12 +258,6 @@ async function assemble({ configuration, source, clock, log, cleanup }: Assembly
   const pluginMetrics: OwnedRegistry[] = [];
   const sealed = new AbortController();
   for (const { key, plugin, settings } of plugins) {
-    if (isOfAnotherCore(plugin)) {
-      log.warn(
-        { plugin: plugin.name },
-        "the plugin brings a copy of @coppice/core of its own: install it beside the server's, with core as a peer dependency",
-      );
-    }
     const scope = new Scope(plugin.name);
     const wanted = Object.entries({ ...plugin.requires, ...plugin.uses });
     for (const token of new Set(wanted.map(([, each]) => each)))

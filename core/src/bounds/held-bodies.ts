@@ -1,7 +1,6 @@
 import type { IncomingMessage } from "node:http";
 import type { Duplex } from "node:stream";
 import { SandboxError } from "../kernel/errors.js";
-import { sharedWeakMap } from "../kernel/token.js";
 import type { Shares } from "./tenants.js";
 
 /** Bytes of each message that are not counted: nearly all messages have no more. */
@@ -13,7 +12,7 @@ interface HeldBody {
   readonly release: (bytes: number) => void;
 }
 
-const heldBodies = sharedWeakMap<IncomingMessage, HeldBody>("held-bodies");
+const heldBodies = new WeakMap<IncomingMessage, HeldBody>();
 
 export interface CountedBodyOptions {
   readonly room: Shares;

@@ -1,20 +1,5 @@
 import { type DeclaredReason, type ErrorCode, type Reason, REASONS } from "./reasons.js";
 
-/**
- * Makes `instanceof` recognise instances from another installed copy of core, by a mark whose name all copies share.
- * Subclasses keep the language's meaning.
- */
-export function recogniseAcrossCopies(type: Function, name: string): void {
-  const mark = Symbol.for(`coppice.${name}`);
-  Object.defineProperty(type.prototype, mark, { value: true });
-  Object.defineProperty(type, Symbol.hasInstance, {
-    value(this: Function, value: unknown): boolean {
-      if (this !== type) return Function.prototype[Symbol.hasInstance].call(this, value);
-      return typeof value === "object" && value !== null && mark in value;
-    },
-  });
-}
-
 /** The exhausted resource of a file system. */
 export type Shortage = "space" | "inodes";
 
@@ -53,8 +38,6 @@ export class SandboxError extends Error {
   }
 }
 
-recogniseAcrossCopies(SandboxError, "sandbox-error");
-
 /** A problem of a configuration or of a combination of plugins. */
 export interface BootProblem {
   readonly message: string;
@@ -77,8 +60,6 @@ export class BootError extends Error {
     this.problems = problems;
   }
 }
-
-recogniseAcrossCopies(BootError, "boot-error");
 
 /** The message of what was thrown. */
 export function messageOf(error: unknown): string {

@@ -4,7 +4,7 @@ export type Token<T> = symbol & { readonly __service?: T };
 /**
  * Makes the token of a service.
  *
- * Built on `Symbol.for`, so two installed copies of core agree on it.
+ * Built on `Symbol.for`, so two installed copies of a plugin agree on it.
  * @param id kebab-case, unique in an installation, e.g. `"commands"`.
  */
 export function createToken<T>(id: string): Token<T> {
@@ -13,15 +13,6 @@ export function createToken<T>(id: string): Token<T> {
 
 export function tokenName(token: symbol): string {
   return (token.description ?? "unnamed").replace(/^coppice\./, "");
-}
-
-type Shared = typeof globalThis & Record<symbol, WeakMap<object, unknown> | undefined>;
-
-/** Returns the weak map of a name that all installed copies of core share, as they share tokens. */
-export function sharedWeakMap<K extends object, V>(name: string): WeakMap<K, V> {
-  const key = Symbol.for(`coppice.${name}`);
-  const shared = globalThis as Shared;
-  return (shared[key] ??= new WeakMap()) as WeakMap<K, V>;
 }
 
 /** A place that one plugin may fill, once. */

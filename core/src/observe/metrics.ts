@@ -1,5 +1,6 @@
-import { Counter, Histogram, Registry } from "prom-client";
+import { Counter, Gauge, Histogram, Registry } from "prom-client";
 import type { BootProblem } from "../kernel/errors.js";
+import { CORE } from "../kernel/one-core.js";
 import type Router from "@koa/router";
 import type { Health } from "./health.js";
 
@@ -36,6 +37,17 @@ export function httpMetrics(registry: Registry): HttpMetrics {
     requests.inc({ surface, route, method: KNOWN_METHODS.has(method) ? method : "other", status });
     durations.observe({ surface, route }, seconds);
   };
+}
+
+/** Says with a constant 1 which release runs, on which Node. */
+export function buildInfo(registry: Registry): void {
+  const labels = { version: CORE.version, commit: CORE.commit ?? "", node: process.versions.node };
+  new Gauge({
+    name: "coppice_build_info",
+    help: "The release that runs: always 1",
+    labelNames: Object.keys(labels),
+    registers: [registry],
+  }).set(labels, 1);
 }
 
 export interface OwnedRegistry {

@@ -144,8 +144,8 @@ export interface Plugin {
   setup(plugin: PluginContext<unknown>, services: Record<string, unknown>): void | Promise<void>;
 }
 
-/** Property that marks a plugin, also for other installed copies of core. Its value is the copy that made it. */
-const IS_PLUGIN = Symbol.for("coppice.plugin");
+/** Property that marks a plugin. */
+const IS_PLUGIN = Symbol("plugin");
 
 export interface PluginDefinition<
   C extends z.ZodType,
@@ -191,7 +191,7 @@ export function definePlugin<
   }
   checkDefinition(definition);
   const plugin = {
-    [IS_PLUGIN]: import.meta.url,
+    [IS_PLUGIN]: true,
     name: definition.name,
     config: definition.config ?? NO_CONFIG,
     requires: definition.requires ?? {},
@@ -226,11 +226,6 @@ function checkDefinition({
       if (typeof token !== "symbol") refuse(`${field}.${key} is ${String(token)}, not a token`);
   for (const token of provides ?? [])
     if (typeof token !== "symbol") refuse(`provides has ${String(token)}, which is not a token`);
-}
-
-/** True for a plugin that another installed copy of core made. */
-export function isOfAnotherCore(plugin: Plugin): boolean {
-  return Reflect.get(plugin, IS_PLUGIN) !== import.meta.url;
 }
 
 export function isPlugin(value: unknown): value is Plugin {

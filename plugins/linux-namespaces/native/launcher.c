@@ -27,6 +27,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <linux/fs.h>
 #include <linux/sched.h>
 #include <poll.h>
 #include <signal.h>
@@ -102,7 +103,7 @@ static void send_all(const uint8_t *bytes, size_t length) {
 }
 
 /** @param texts NULL-terminated */
-static void reply(uint32_t number, uint8_t status, ...) {
+static void reply(uint32_t number, int status, ...) {
   static uint8_t bytes[2 * TEXT_LIMIT];
   size_t length = 9;
   va_list texts;
@@ -117,7 +118,7 @@ static void reply(uint32_t number, uint8_t status, ...) {
   va_end(texts);
   store(bytes, (uint32_t)length - 4);
   store(bytes + 4, number);
-  bytes[8] = status;
+  bytes[8] = (uint8_t)status;
   send_all(bytes, length);
 }
 
@@ -366,7 +367,7 @@ static bool empty_directory(int top) {
         if (unlinkat(inner, child->d_name, 0) == 0 || unlinkat(inner, child->d_name, AT_REMOVEDIR) == 0) continue;
         char name[32];
         do snprintf(name, sizeof name, "moved-%u", moved++);
-        while (renameat2(inner, child->d_name, top, name, RENAME_NOREPLACE) < 0 && errno == EEXIST);
+        while (syscall(SYS_renameat2, inner, child->d_name, top, name, RENAME_NOREPLACE) < 0 && errno == EEXIST);
       }
       closedir(children);
       // A directory that is not empty is met again in the next round.

@@ -1,4 +1,3 @@
-import { recogniseAcrossCopies } from "../../kernel/errors.js";
 import type { DeclaredReason, PluginReason, Reason } from "../../kernel/reasons.js";
 
 export interface HttpErrorOptions {
@@ -29,8 +28,6 @@ export class HttpError extends Error {
     this.retryAfterSeconds = retryAfterSeconds ?? (status === 429 || status === 503 ? 1 : undefined);
   }
 }
-
-recogniseAcrossCopies(HttpError, "http-error");
 
 export function withBody(error: HttpError, body: HttpError["body"]): HttpError {
   const { status, message, retryAfterSeconds } = error;

@@ -1,7 +1,6 @@
 import type { IncomingMessage } from "node:http";
 import type { z } from "zod";
 import { SandboxError } from "../../kernel/errors.js";
-import { sharedWeakMap } from "../../kernel/token.js";
 import { MOST_VALUES, TooManyValues, ValueCount } from "../../kernel/parse-json.js";
 import { parseInput } from "./input.js";
 import { holdBytes } from "../../bounds/held-bodies.js";
@@ -16,7 +15,7 @@ export interface JsonBodyOptions {
 const DEFAULT_LIMIT_BYTES = 1024 * 1024;
 
 /** Whole bodies of messages that may be passed on to another server after that; undefined before they are read. */
-const bodies = sharedWeakMap<IncomingMessage, Buffer | undefined>("message-bodies");
+const bodies = new WeakMap<IncomingMessage, Buffer | undefined>();
 
 /** Keeps the body of a message, once it is read, as long as the message. */
 export function keepBody(message: IncomingMessage): void {

@@ -1,5 +1,5 @@
 import type { ServerResponse } from "node:http";
-import type { ContextKey, HandlerContext } from "@connectrpc/connect";
+import { createContextKey, type HandlerContext } from "@connectrpc/connect";
 import { holdBytes, releaseBytes } from "../../bounds/held-bodies.js";
 
 /** The answer of a streaming RPC, for messages that are encoded already. */
@@ -15,11 +15,8 @@ export interface MessageStream {
   send(envelopes: Uint8Array): Promise<boolean>;
 }
 
-/** Key of the response in the context of an RPC, the same in all copies of core. */
-export const responseKey: ContextKey<ServerResponse | undefined> = {
-  id: Symbol.for("coppice.rpc-response"),
-  defaultValue: undefined,
-};
+/** Key of the response in the context of an RPC. */
+export const responseKey = createContextKey<ServerResponse | undefined>(undefined);
 
 /**
  * The stream of an RPC's answer. Connect passes every message through half a dozen generators and copies; floods of

@@ -33,12 +33,17 @@ const plain: Pick<Addon, "write"> = {
 };
 
 function loadAddon(): Addon | undefined {
-  try {
-    const digest = readFileSync(join(BUILT, "current"), "utf8").trim();
-    return createRequire(import.meta.url)(join(BUILT, digest, "base64.node")) as Addon;
-  } catch {
-    return undefined;
+  const require = createRequire(import.meta.url);
+  const packaged = (): string => `@coppice/agent-${process.platform}-${process.arch}/base64.node`;
+  const built = (): string => join(BUILT, readFileSync(join(BUILT, "current"), "utf8").trim(), "base64.node");
+  for (const find of [packaged, built]) {
+    try {
+      return require(find()) as Addon;
+    } catch {
+      // Not there, or for another C library.
+    }
   }
+  return undefined;
 }
 
 interface Base64Options {

@@ -1,5 +1,4 @@
 import { SandboxError } from "../../kernel/errors.js";
-import { sharedWeakMap } from "../../kernel/token.js";
 import { type Scope, type RequestCarrier, requestOf, type SurfaceRequest } from "./surface-request.js";
 import type { Sandboxes } from "../../sandbox/life/sandboxes.js";
 import { DEFAULT_TENANT } from "../../sandbox/model/tenant-records.js";
@@ -11,7 +10,7 @@ type Middleware = (
   next: () => Promise<unknown>,
 ) => Promise<unknown>;
 
-const DECLARED = sharedWeakMap<object, Scope>("permitted-scopes");
+const DECLARED = new WeakMap<object, Scope>();
 const READING = new Set(["GET", "HEAD", "OPTIONS"]);
 
 /**

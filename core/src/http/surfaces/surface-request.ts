@@ -1,7 +1,6 @@
 import type { IncomingMessage, ServerResponse } from "node:http";
-import type { ContextKey, ContextValues, HandlerContext } from "@connectrpc/connect";
+import { type ContextValues, createContextKey, type HandlerContext } from "@connectrpc/connect";
 import { SandboxError } from "../../kernel/errors.js";
-import { sharedWeakMap } from "../../kernel/token.js";
 import type { Logger } from "../../observe/logger.js";
 import type { SandboxId } from "../../sandbox/contract/backend.js";
 import type { LiveSandbox } from "../../sandbox/model/live-sandbox.js";
@@ -80,11 +79,8 @@ export function withPrincipal(request: SurfaceRequest, principal: Principal | un
   };
 }
 
-/** Key of the request in the context of an RPC. All copies of core have the same: a plugin may bring its own. */
-export const requestKey: ContextKey<SurfaceRequest | undefined> = {
-  id: Symbol.for("coppice.surface-request"),
-  defaultValue: undefined,
-};
+/** Key of the request in the context of an RPC. */
+export const requestKey = createContextKey<SurfaceRequest | undefined>(undefined);
 
 /** The request of an RPC's context values. */
 export function requestIn(values: ContextValues): SurfaceRequest {
@@ -109,7 +105,7 @@ export function requestOf(carrier: RequestCarrier): SurfaceRequest {
 }
 
 /** Sandboxes that requests are about, where their paths do not name them. */
-const concerned = sharedWeakMap<SurfaceRequest, SandboxId>("concerned-sandboxes");
+const concerned = new WeakMap<SurfaceRequest, SandboxId>();
 
 /** Notes for observers the sandbox of a request whose path does not name it, such as one that it creates. */
 export function noteSandbox(carrier: RequestCarrier, id: SandboxId): void {

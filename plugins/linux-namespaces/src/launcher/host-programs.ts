@@ -4,6 +4,7 @@ import { execFile } from "node:child_process";
 import { createHash, randomBytes } from "node:crypto";
 import { fileURLToPath } from "node:url";
 import { promisify } from "node:util";
+import { packagedFile } from "@coppice/agent";
 import { messageOf } from "@coppice/core";
 
 /** True when this process may access a path of the host in this way; by default, when the path exists. */
@@ -33,23 +34,38 @@ export async function findHostProgram(names: readonly string[], root = "/"): Pro
 const run = promisify(execFile);
 
 const SOURCES = fileURLToPath(new URL("../../native", import.meta.url));
-const CHECKOUT_CACHE = fileURLToPath(new URL("../../../../.toolchain/linux-namespaces", import.meta.url));
+/** In a checkout. */
+const TOOLCHAIN = fileURLToPath(new URL("../../../../.toolchain", import.meta.url));
 const FLAGS = "-std=c17 -O2 -Wall -Wextra -Wshadow -Werror -fstack-protector-strong -fPIE -pie".split(" ");
 const COMPILE_TIMEOUT_MS = 60_000;
 
-/**
- * Returns the launcher, compiled once from the sources of this package.
- * @param cache directory for it when the package is read-only.
- * @throws Error with what is missing.
- */
-export async function launcherBinary(cache: string): Promise<string> {
+/** The launcher's file name, which changes with its sources, and those that a compiler is given. */
+export async function launcherSources(): Promise<{
+  readonly name: string;
+  readonly programs: readonly string[];
+}> {
   const sources = (await readdir(SOURCES)).filter((name) => /\.[ch]$/.test(name)).toSorted();
   const digest = createHash("sha256").update(FLAGS.join(" "));
   for (const name of sources) digest.update(name).update(await readFile(join(SOURCES, name)));
-  const name = `coppice-launcher-${digest.digest("hex").slice(0, 16)}`;
-  const places = [join(CHECKOUT_CACHE, name), join(cache, name)];
+  return {
+    name: `coppice-launcher-${digest.digest("hex").slice(0, 16)}`,
+    programs: sources.filter((each) => each.endsWith(".c")).map((each) => join(SOURCES, each)),
+  };
+}
+
+/**
+ * Returns the launcher: that of the agent's package for this platform, where it is of the same sources, else compiled
+ * once.
+ * @param cache directory for it outside of a checkout, and where that is read-only.
+ * @throws Error with what is missing.
+ */
+export async function launcherBinary(cache: string): Promise<string> {
+  const { name, programs } = await launcherSources();
+  const packaged = packagedFile(name);
+  if (packaged !== undefined) return packaged;
+  const places = [join(cache, name)];
+  if (await canAccess(TOOLCHAIN)) places.unshift(join(TOOLCHAIN, "linux-namespaces", name));
   for (const place of places) if (await canAccess(place, constants.X_OK)) return place;
-  const programs = sources.filter((each) => each.endsWith(".c")).map((each) => join(SOURCES, each));
   let failure: unknown;
   for (const place of places) {
     const making = `${place}.${randomBytes(4).toString("hex")}`;

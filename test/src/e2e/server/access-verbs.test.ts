@@ -92,7 +92,7 @@ describe("coppice keys and coppice audit", () => {
       [/^usage:\n {2}coppice keys create [^\n]*\n {2}coppice keys list [^]*revoke/, "keys", "--help", config],
       [/^usage:\n {2}coppice audit list [^\n]*\n$/, "audit", "list", "--help", config],
       [/^Usage: coppice check \[options\] <config.yaml>\n/, "check", "--help"],
-      [/^coppice \d+\.\d+\.\d+\n$/, "--version"],
+      [/^coppice \d+\.\d+\.\d+ \(a checkout\)\n$/, "--version"],
     ];
     for (const [pattern, ...args] of told) {
       const { code, stdout, stderr } = await coppice(...args);

@@ -96,14 +96,16 @@ export class ServerProcess implements AsyncDisposable {
   /**
    * Starts a server and waits until it has printed its addresses.
    * @param prefix words before its command line, of a program that becomes the server's.
+   * @param program of another installation than this checkout.
    * @throws Error with its whole output when it ends or prints nothing.
    */
   static async start(
     configFile: string,
     environment: NodeJS.ProcessEnv = {},
     prefix: readonly string[] = [],
+    program = COPPICE,
   ): Promise<ServerProcess> {
-    const line = [...prefix, process.execPath, ...NODE_OPTIONS, COPPICE, "start", configFile];
+    const line = [...prefix, process.execPath, ...NODE_OPTIONS, program, "start", configFile];
     const child = spawn(line[0] ?? "", line.slice(1), {
       env: { ...process.env, ...ENVIRONMENT, ...environment },
       // The channel closes when this process ends in any way; then the server stops.
