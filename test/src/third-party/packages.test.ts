@@ -275,6 +275,8 @@ describe("the packages, packed and installed in an empty folder", { timeout: 400
     const { code, text } = await outcomeOf(join(scratch, "linked"), ["--version"], "/");
     assert.equal(code, 0, text);
     assert.match(text, /^coppice 0\.1\.0 \(commit /);
+    const help = await outcomeOf(join(scratch, "linked"), ["--help"], "/");
+    assert.match(help.text, /^ {2}start .*^ {2}ps /ms, "it has the verbs of clients");
   });
 
   it("run the conformance kit", async () => {
