@@ -1,4 +1,4 @@
-import { hash, randomBytes, randomInt, timingSafeEqual, createHash } from "node:crypto";
+import { hash, randomBytes, randomInt, timingSafeEqual } from "node:crypto";
 
 const PREFIXES = { sandbox: "i", snapshot: "s", volume: "v", image: "m", template: "" } as const;
 const ID_ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789";
@@ -16,7 +16,7 @@ export function newAccessToken(): string {
   return randomBytes(32).toString("base64url");
 }
 
-/** Digest that is stored in place of a token: SHA-256 in hexadecimal digits. */
+/** SHA-256 of a text in hexadecimal digits, as it is stored in place of a token. */
 export function digestOf(token: string): string {
   return hash("sha256", token, "hex");
 }
@@ -39,7 +39,7 @@ export function secretEqual(secret: string, given: string): boolean {
 
 /** The same UUID for the same text, at every server. */
 export function uuidOf(text: string): string {
-  const hex = createHash("sha256").update(text).digest("hex");
+  const hex = digestOf(text);
   const parts = [hex.slice(0, 8), hex.slice(8, 12), `8${hex.slice(13, 16)}`, `8${hex.slice(17, 20)}`];
   return [...parts, hex.slice(20, 32)].join("-");
 }

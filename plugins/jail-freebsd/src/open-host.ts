@@ -1,9 +1,8 @@
-import { createHash } from "node:crypto";
 import { chmod, copyFile, mkdir, rename } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import { agentBinary } from "@coppice/agent";
-import type { Logger } from "@coppice/core";
+import { digestOf, type Logger } from "@coppice/core";
 import type { AddressLeases, NetworkLeases } from "@coppice/core/backend";
 import { AddressPool } from "./network/address-pool.js";
 import { Datasets } from "./zfs/datasets.js";
@@ -150,7 +149,7 @@ async function keepAgent(directory: string, agent: string): Promise<string> {
 }
 
 export function installationOf(directory: string): string {
-  return createHash("sha256").update(directory).digest("hex").slice(0, OWNER_DIGITS);
+  return digestOf(directory).slice(0, OWNER_DIGITS);
 }
 
 /**

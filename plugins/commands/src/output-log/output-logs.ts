@@ -1,4 +1,3 @@
-import { createHash } from "node:crypto";
 import { mkdir, readdir, stat } from "node:fs/promises";
 import { basename, extname, join } from "node:path";
 import {
@@ -9,6 +8,7 @@ import {
   SandboxError,
   type SandboxRecord,
   Semaphore,
+  digestOf,
 } from "@coppice/core";
 import type { OutputLogConfig } from "../commands-config.js";
 import type { LoggedPiece, SandboxLogs } from "../contract/commands.js";
@@ -280,7 +280,7 @@ export class OutputLogs {
 /** Part of a directory's name by which the logs of a tenant are known after a restart, whatever its name has in it. */
 function ownerSuffix(tenant: string): string {
   if (tenant === DEFAULT_TENANT) return "";
-  return `.${createHash("sha256").update(tenant).digest("hex").slice(0, 16)}`;
+  return `.${digestOf(tenant).slice(0, 16)}`;
 }
 
 async function findLog(directory: string): Promise<SandboxLog> {

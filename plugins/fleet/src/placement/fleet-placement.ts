@@ -1,5 +1,5 @@
-import { createHash, randomInt } from "node:crypto";
-import { type CreateSandbox } from "@coppice/core";
+import { randomInt } from "node:crypto";
+import { type CreateSandbox, digestOf } from "@coppice/core";
 import { NODES, type NodeRecord, openServers } from "../membership/node-record.js";
 import type { Check, FleetStore } from "../store/fleet-store.js";
 import type { KeyView } from "../store/key-view.js";
@@ -51,7 +51,11 @@ export class FleetPlacement {
     const chosen =
       idempotency === undefined
         ? await this.#first(request, signal)
-        : await this.#once(`${IDEMPOTENCY}${digest(owner, idempotency.key)}`, request, signal);
+        : await this.#once(
+            `${IDEMPOTENCY}${digestOf(JSON.stringify([owner, idempotency.key]))}`,
+            request,
+            signal,
+          );
     return chosen === node ? undefined : chosen;
   }
 
@@ -153,12 +157,6 @@ type Named<T> = T & { readonly name: string };
 /** True of a server that does not have what the sandbox is to be made of. */
 function isUnknown({ reason }: Refusal): boolean {
   return reason === "template_not_found" || reason === "volume_not_found";
-}
-
-function digest(tenant: string, key: string): string {
-  return createHash("sha256")
-    .update(JSON.stringify([tenant, key]))
-    .digest("hex");
 }
 
 interface Weighted {

@@ -3,7 +3,7 @@ import { setImmediate as nextTurn } from "node:timers/promises";
 import { ValueCount } from "@coppice/core";
 import type { ChannelName } from "../transport/kernel-channels.js";
 import { membersOf, membersOfLong } from "../json/raw-json.js";
-import type { MessageParts } from "../transport/wire.js";
+import { type MessageParts, sizeOf, textIn } from "../transport/wire.js";
 
 /** The subprotocol that carries the parts of a message unchanged; without it, a message is one JSON text. */
 export const V1_PROTOCOL = "v1.kernel.websocket.jupyter.org";
@@ -176,7 +176,7 @@ async function membersIn(json: Buffer): Promise<ReadonlyMap<string, Buffer>> {
 }
 
 async function requireShort(parts: readonly Buffer[]): Promise<void> {
-  if (parts.reduce((sum, { length }) => sum + length, 0) > MAX_JSON_BYTES)
+  if (sizeOf(parts) > MAX_JSON_BYTES)
     throw new FrameError(`more than ${MAX_JSON_BYTES} bytes without the buffers`);
   const values = new ValueCount(MOST_VALUES);
   try {
@@ -204,17 +204,16 @@ function checked(channel: string, parts: MessageParts): ClientFrame {
   if ([header, parentHeader, metadata, content].some(([first]) => first !== OPEN_OBJECT))
     throw new FrameError("a part that is no JSON object");
   const fields = JSON.parse(header.toString("utf8")) as object;
-  const id = textIn(fields, "msg_id");
-  const type = textIn(fields, "msg_type");
+  const id = nameIn(fields, "msg_id");
+  const type = nameIn(fields, "msg_type");
   if (id === undefined || id === "" || type === undefined || type === "")
     throw new FrameError("a header without msg_id or msg_type");
-  return { channel, id, type, session: textIn(fields, "session"), ...parts };
+  return { channel, id, type, session: nameIn(fields, "session"), ...parts };
 }
 
-function textIn(fields: object, name: string): string | undefined {
-  const value: unknown = Object.hasOwn(fields, name) ? Reflect.get(fields, name) : undefined;
-  if (typeof value !== "string") return undefined;
-  if (value.length > MAX_NAME) throw new FrameError("an oversized name in a header");
+function nameIn(fields: object, name: string): string | undefined {
+  const value = textIn(fields, name);
+  if (value !== undefined && value.length > MAX_NAME) throw new FrameError("an oversized name in a header");
   return value;
 }
 

@@ -7,7 +7,7 @@ import { executionStateOf } from "../kernel/kernel-request.js";
 import type { JupyterServerSettings } from "./jupyter-server-config.js";
 import type { Kernel } from "../kernel/kernel.js";
 import { sharedFrameOf, syntheticFrame, type SharedFrame } from "./server-frame.js";
-import type { KernelMessage } from "../transport/wire.js";
+import { type KernelMessage, sizeOf } from "../transport/wire.js";
 
 type ExecutionState = "starting" | "idle" | "busy" | "restarting" | "dead";
 
@@ -217,7 +217,7 @@ export class KernelClients implements ContextObserver {
     const { maxPending, maxPendingBytes } = this.#options.settings;
     if (this.#pending.has(frame.id) || this.#state === "dead") return;
     const { header, metadata, content, buffers } = frame;
-    const sizeBytes = [header, metadata, content, ...buffers].reduce((sum, { length }) => sum + length, 0);
+    const sizeBytes = sizeOf([header, metadata, content, ...buffers]);
     if (session.pendingRequests >= maxPending || session.pendingBytes + sizeBytes > maxPendingBytes) {
       session.close(CloseCode.TryAgain, "too many requests without an answer");
       return;

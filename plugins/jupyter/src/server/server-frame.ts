@@ -7,7 +7,7 @@ import {
   type Framing,
   type ServerFrame,
 } from "./client-frame.js";
-import { headerOf, type KernelMessage } from "../transport/wire.js";
+import { headerOf, type KernelMessage, sizeOf } from "../transport/wire.js";
 
 /** A message for clients, encoded once for each framing. */
 export class SharedFrame {
@@ -19,7 +19,7 @@ export class SharedFrame {
     this.frame = frame;
     const { header, parentHeader, metadata, content, buffers } = frame;
     const parts = [header, parentHeader, metadata, content, ...buffers];
-    this.sizeBytes = parts.reduce((sum, { length }) => sum + length, 0);
+    this.sizeBytes = sizeOf(parts);
   }
 
   encoded(framing: Framing): EncodedFrame {

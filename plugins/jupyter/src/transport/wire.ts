@@ -155,7 +155,13 @@ function headerFields(header: Buffer): object {
   return fields;
 }
 
-function textIn(fields: object, name: string): string | undefined {
+/** A member of a header, where it is a text. */
+export function textIn(fields: object, name: string): string | undefined {
   const value: unknown = Object.hasOwn(fields, name) ? Reflect.get(fields, name) : undefined;
   return typeof value === "string" ? value : undefined;
+}
+
+/** Bytes of all frames together. */
+export function sizeOf(frames: readonly Buffer[]): number {
+  return frames.reduce((sum, { length }) => sum + length, 0);
 }

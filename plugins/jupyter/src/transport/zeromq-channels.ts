@@ -1,4 +1,5 @@
 import { type HeldMemory, Semaphore } from "@coppice/core";
+import { sizeOf } from "./wire.js";
 import { Context, Dealer, Subscriber } from "zeromq";
 import type { ChannelName, KernelChannels, KernelChannelsOptions } from "./kernel-channels.js";
 
@@ -92,8 +93,4 @@ export class ZeromqChannels implements KernelChannels {
   #socket(channel: ChannelName): Dealer | Subscriber {
     return channel === "iopub" ? this.#iopub : this.#dealers[channel];
   }
-}
-
-function sizeOf(frames: readonly Buffer[]): number {
-  return frames.reduce((sum, { length }) => sum + length, 0);
 }

@@ -3,6 +3,7 @@ import { Socket } from "node:net";
 import type { Duplex } from "node:stream";
 import { setTimeout as delay } from "node:timers/promises";
 import { type HeldMemory, isTurnOver, laterTurn, type Logger, releaseMemory, Semaphore } from "@coppice/core";
+import { sizeOf } from "./wire.js";
 import type {
   ChannelName,
   KernelChannels,
@@ -183,10 +184,6 @@ export class ZmtpChannel {
       for (const piece of zmtpMessage([SUBSCRIBE_TO_ALL])) stream.write(piece);
     this.#ready.resolve(stream);
   }
-}
-
-function sizeOf(frames: readonly Buffer[]): number {
-  return frames.reduce((sum, { length }) => sum + length, 0);
 }
 
 /** Without a waiter, a rejection must not be unhandled. */

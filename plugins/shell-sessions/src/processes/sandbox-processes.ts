@@ -1,6 +1,7 @@
 import { randomInt } from "node:crypto";
 import { posix } from "node:path";
-import { type Clock, fulfilledWithin, type LiveSandbox, SandboxError, type Spool } from "@coppice/core";
+import { ignoreGone } from "../shell/shell.js";
+import { type Clock, fulfilledWithin, type LiveSandbox, type Spool } from "@coppice/core";
 import { exitCodeOf } from "@coppice/core/backend";
 import type {
   Commands,
@@ -269,10 +270,6 @@ function statusOf(phase: LoggedCommand["phase"], exitCode: number | undefined): 
 
 function busy(id: string): ShellError {
   return new ShellError("RESOURCE_BUSY", `A process with the id '${id}' is running`, { processId: id });
-}
-
-function ignoreGone(error: unknown): undefined {
-  if (!(error instanceof SandboxError)) throw error;
 }
 
 /** An id as the original system makes them. */

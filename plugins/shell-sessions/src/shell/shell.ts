@@ -276,6 +276,7 @@ export class Shell {
   }
 }
 
-function ignoreGone(error: unknown): void {
+/** For what is sent to a process that may have ended. */
+export function ignoreGone(error: unknown): undefined {
   if (!(error instanceof SandboxError)) throw error;
 }

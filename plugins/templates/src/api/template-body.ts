@@ -1,4 +1,3 @@
-import { createHash } from "node:crypto";
 import {
   ENVD_VERSION,
   firstPage,
@@ -11,6 +10,7 @@ import {
   type SandboxRecord,
   type SnapshotRecord,
   type TemplateFacts,
+  digestOf,
 } from "@coppice/core";
 import type { Limits } from "@coppice/core/backend";
 import { z } from "zod";
@@ -168,7 +168,7 @@ function lastStart(records: readonly SandboxRecord[]): string | null {
 
 /** Clients expect a UUID: always the same one for the same name. */
 function buildIdOf(name: string): string {
-  const digest = createHash("sha256").update(name).digest("hex");
+  const digest = digestOf(name);
   // Version 8: a custom scheme.
   return `${digest.slice(0, 8)}-${digest.slice(8, 12)}-8${digest.slice(13, 16)}-8${digest.slice(17, 20)}-${digest.slice(20, 32)}`;
 }

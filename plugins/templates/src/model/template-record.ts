@@ -1,5 +1,4 @@
-import { hash } from "node:crypto";
-import type { Inferred, parseTemplateReference } from "@coppice/core";
+import { digestOf, type Inferred, type parseTemplateReference } from "@coppice/core";
 import { z } from "zod";
 
 const NAMESPACE = /^[a-z0-9-_]{1,63}$/;
@@ -11,7 +10,7 @@ export function namespaceOf(tenant: string): string {
     .toLowerCase()
     .replaceAll(/[^a-z0-9-_]+/g, "-")
     .slice(0, 40);
-  return `${readable}-${hash("sha256", tenant, "hex").slice(0, 16)}`;
+  return `${readable}-${digestOf(tenant).slice(0, 16)}`;
 }
 
 /** A template as clients name it. */

@@ -1,10 +1,10 @@
-import { createHmac, hash as digest, randomUUID } from "node:crypto";
+import { createHmac, randomUUID } from "node:crypto";
 import { createWriteStream, mkdirSync } from "node:fs";
 import { readdir, rename, rm, stat } from "node:fs/promises";
 import type { IncomingMessage } from "node:http";
 import { dirname, join } from "node:path";
 import { pipeline } from "node:stream/promises";
-import { bodyChunks, type Clock, SandboxError, secretEqual } from "@coppice/core";
+import { bodyChunks, type Clock, digestOf, SandboxError, secretEqual } from "@coppice/core";
 import { z } from "zod";
 import type { TemplatesStore } from "../store/templates-store.js";
 import type { TemplatesConfig } from "../templates-config.js";
@@ -196,7 +196,7 @@ export class Uploads {
   /** The name of a tenant may be any text: its digest is a plain name of a file. */
   #pathOf({ tenant, hash }: UploadKey): string {
     if (!HASH.test(hash)) throw new SandboxError("request_invalid", "Invalid files hash");
-    return join(this.#options.directory(), digest("sha256", tenant, "hex"), hash);
+    return join(this.#options.directory(), digestOf(tenant), hash);
   }
 }
 
