@@ -8,7 +8,7 @@ const CODE_PORT = 49999;
 /** Most that a client's message may have without its buffers, but for what surrounds the content. */
 const FRAME_BYTES = 4 * 1024 * 1024 - 1024;
 const KERNEL_BYTES = 8_000_000;
-const FLOOD_MS = 500;
+const FLOOD_MS = 300;
 const FIRST_MS = 20_000;
 
 /**

@@ -7,7 +7,7 @@ import { API_KEY } from "../../harness/server/api-key.js";
 import { onEachBackend } from "../../harness/server/on-each-backend.js";
 
 /** Streams of the project's goal: COPPICE_ROUNDS=10000. */
-const STREAMS = Number(process.env["COPPICE_ROUNDS"] ?? 300);
+const STREAMS = Number(process.env["COPPICE_ROUNDS"] ?? 100);
 const AT_ONCE = 16;
 const withoutGit = existsSync("/usr/bin/git") ? false : "it needs git";
 
