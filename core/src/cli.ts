@@ -1,9 +1,11 @@
-import { existsSync } from "node:fs";
+import { statSync } from "node:fs";
 import { type Command, CommanderError } from "@commander-js/extra-typings";
-import { asksForHelp, isUsageError, UsageError } from "./cli/arguments.js";
+import { isUsageError } from "./cli/arguments.js";
 import { candidates } from "./cli/completion.js";
 import { makeProgram } from "./cli/program.js";
-import { BootError } from "./kernel/errors.js";
+import { ApiFailure } from "./cli/server-client.js";
+import { printFailure } from "./cli/terminal.js";
+import { BootError, SandboxError } from "./kernel/errors.js";
 import { CORE } from "./kernel/one-core.js";
 
 /** sysexits.h: EX_USAGE, EX_CONFIG. */
@@ -32,11 +34,13 @@ export async function main(argv: readonly string[]): Promise<number> {
     return 0;
   }
   return reportProblems(name, async () => {
-    const file = isKnown() ? undefined : argv.find((word) => existsSync(word));
-    if (file !== undefined && asksForHelp(argv)) return helpOfPlugins(program, argv, file);
-    if (!isKnown() && args.length > 1 && existsSync(args[1] ?? ""))
-      return (await import("./cli/plugin-verb.js")).pluginVerb(name, args);
-    await program.parseAsync(argv, { from: "user" });
+    const words = [...argv];
+    if (!isKnown()) {
+      const at = [2, 1, 3].find((index) => isFile(words[index]));
+      const [file] = at === undefined ? [] : words.splice(at, 1);
+      if (file !== undefined) await (await import("./cli/plugin-verb.js")).addPluginVerbs(program, file);
+    }
+    await program.parseAsync(words, { from: "user" });
     return Number(process.exitCode ?? 0);
   });
 }
@@ -51,14 +55,9 @@ async function addClientVerbs(program: Command): Promise<void> {
   }
 }
 
-/** Prints the usage of the verbs of a configuration's plugins: of all, or of the one that is named. */
-async function helpOfPlugins(program: Command, argv: readonly string[], file: string): Promise<number> {
-  const words = argv.filter((word) => !asksForHelp([word]));
-  const verb = words.slice(0, words.indexOf(file));
-  const lines = await (await import("./cli/plugin-verb.js")).pluginVerbUsage(file, verb);
-  const head = verb.length === 0 ? `${program.helpInformation()}\n` : "";
-  process.stdout.write(`${head}usage:\n${lines.map((line) => `${line}\n`).join("")}`);
-  return 0;
+/** A configuration stands behind the names of a plugin's verb and action, or after --help. */
+function isFile(path: string | undefined): boolean {
+  return path !== undefined && (statSync(path, { throwIfNoEntry: false })?.isFile() ?? false);
 }
 
 async function reportProblems(verb: string, run: () => Promise<number>): Promise<number> {
@@ -74,11 +73,13 @@ async function reportProblems(verb: string, run: () => Promise<number>): Promise
       return error.exitCode === 0 ? 0 : EXIT_USAGE;
     }
     if (isUsageError(error)) {
-      const usage = error instanceof UsageError ? error.usage : undefined;
-      process.stderr.write(
-        `coppice: ${error.message}\n${usage ?? `coppice ${verb} --help shows its options\n`}`,
-      );
+      printFailure(error.message);
+      process.stderr.write(`coppice ${verb} --help shows its options\n`);
       return EXIT_USAGE;
+    }
+    if (error instanceof SandboxError || error instanceof ApiFailure) {
+      printFailure(error.message);
+      return 1;
     }
     if (!(error instanceof BootError)) throw error;
     const failed = verb === "start" ? "cannot start" : "cannot use this configuration";

@@ -15,3 +15,4 @@ export * from "./testing/greeting-socket.js";
 export * from "./testing/image-layout.js";
 export * from "./testing/test-registry.js";
 export { createLogger } from "./observe/logger.js";
+export * from "./testing/run-verb.js";

@@ -27,13 +27,13 @@ export class HttpServerClient implements ServerClient {
    * @param otherwise URL of the server where neither names one.
    */
   constructor(
-    said: { readonly url?: string | undefined; readonly key?: string | undefined },
+    said: { readonly url?: string | undefined },
     environment: Readonly<NodeJS.ProcessEnv>,
     otherwise = DEFAULT_URL,
   ) {
     const { COPPICE_URL, E2B_API_URL, COPPICE_TOKEN, E2B_API_KEY } = environment;
     this.#apiUrl = said.url ?? COPPICE_URL ?? E2B_API_URL ?? otherwise;
-    this.#key = said.key ?? COPPICE_TOKEN ?? E2B_API_KEY;
+    this.#key = COPPICE_TOKEN ?? E2B_API_KEY;
   }
 
   /** Sends a request to the control plane. @throws ApiFailure unless the answer is a success. */
@@ -59,7 +59,7 @@ async function send(base: string, { method, path, body, headers, signal }: Serve
   }
   if (response.ok) return response;
   const text = await response.text();
-  const hint = response.status === 401 ? "; name a key of this server by --key or COPPICE_TOKEN" : "";
+  const hint = response.status === 401 ? "; name a key of this server by E2B_API_KEY or COPPICE_TOKEN" : "";
   throw new ApiFailure(`${response.status}: ${errorMessageIn(text)}${hint}`, { status: response.status });
 }
 

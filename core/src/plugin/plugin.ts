@@ -1,3 +1,4 @@
+import type { Command } from "@commander-js/extra-typings";
 import type { ConnectRouter } from "@connectrpc/connect";
 import type KoaRouter from "@koa/router";
 import type { Registry } from "prom-client";
@@ -74,7 +75,8 @@ export interface PluginContext<Config> {
 /** Context of an action of the command line. No server runs in its process; one may run in another. */
 export interface VerbContext<Config> {
   readonly config: Config;
-  readonly args: readonly string[];
+  /** Sets the exit code; 0 without it. */
+  readonly exit: (code: number) => void;
   readonly clock: Clock;
   /** As in the plugin's context; a server may be using it at this moment. */
   readonly dataDir: () => string;
@@ -88,10 +90,7 @@ export interface VerbContext<Config> {
    * Client of a running server, by default the one of the configuration. Options of the command line win over the
    * environment variables COPPICE_URL, E2B_API_URL, COPPICE_TOKEN and E2B_API_KEY.
    */
-  readonly server: (said: {
-    readonly url?: string | undefined;
-    readonly key?: string | undefined;
-  }) => ServerClient;
+  readonly server: (said: { readonly url?: string | undefined }) => ServerClient;
   /** Prints a line; a terminal shows its control characters in readable form. */
   readonly print: (line: string) => void;
   /** Rows below a heading, in columns on a terminal; elsewhere tab-separated lines without the heading. */
@@ -113,16 +112,13 @@ export interface ServerClient {
   request(request: ServerRequest): Promise<Response>;
 }
 
-/** One thing that `coppice <verb> <action> <config.yaml> [options]` does. */
-export interface VerbAction<Config> {
-  /** The options, as the usage shows them. */
-  readonly usage: string;
-  /**
-   * @returns the exit code.
-   * @throws SandboxError with a message to print: invalid_argument for bad options, which exits with 64.
-   */
-  run(context: VerbContext<Config>): number | Promise<number>;
-}
+/**
+ * One thing that `coppice <verb> <action> <config.yaml> [options]` does: declares its description, arguments and options
+ * on a command of `commander`, each option with an environment variable, and its action.
+ *
+ * The action may throw a SandboxError with a message to print: exit code 64 for invalid_argument, else 1.
+ */
+export type VerbAction<Config> = (command: Command, context: VerbContext<Config>) => unknown;
 
 /** Actions by name, by verb. */
 export type Verbs<Config> = Readonly<Record<string, Readonly<Record<string, VerbAction<Config>>>>>;

@@ -1,4 +1,3 @@
-import { parseArgs } from "node:util";
 import {
   parseInput,
   permit,
@@ -61,22 +60,20 @@ function auditEventBody(event: AuditEvent) {
 }
 
 /** Prints the audit of the control plane, newest first, a JSON line each: of all tenants, and of refused clients. */
-export const auditList: VerbAction<AccessConfig> = {
-  usage: "[--tenant acme] [--limit 100]",
-  run({ args, config, dataDir, print }) {
-    const { values } = parseArgs({
-      args: [...args],
-      options: { tenant: { type: "string" }, limit: { type: "string", default: "100" } },
+export const auditList: VerbAction<AccessConfig> = (command, { config, dataDir, print }) =>
+  command
+    .description("prints the audit of the control plane, the newest first, a JSON line for each entry")
+    .option("--tenant <name>", "only its entries")
+    .option("--limit <number>", "how many", "100")
+    .addHelpText("after", "\nExample:\n  coppice audit list coppice.yaml --tenant acme --limit 20")
+    .action((values) => {
+      if (!/^[1-9]\d{0,8}$/.test(values.limit))
+        throw new SandboxError("usage_invalid", "--limit is a number of entries");
+      const log = new AuditLog({ dataDir: dataDir(), ...config.audit });
+      try {
+        const query = { tenant: values.tenant, limit: Number(values.limit), offset: 0, oldestFirst: false };
+        for (const event of log.list(query)) print(JSON.stringify(auditEventBody(event)));
+      } finally {
+        log.close();
+      }
     });
-    if (!/^[1-9]\d{0,8}$/.test(values.limit))
-      throw new SandboxError("usage_invalid", "--limit is a number of entries");
-    const log = new AuditLog({ dataDir: dataDir(), ...config.audit });
-    try {
-      const query = { tenant: values.tenant, limit: Number(values.limit), offset: 0, oldestFirst: false };
-      for (const event of log.list(query)) print(JSON.stringify(auditEventBody(event)));
-      return 0;
-    } finally {
-      log.close();
-    }
-  },
-};

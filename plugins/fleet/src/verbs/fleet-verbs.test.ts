@@ -6,9 +6,8 @@ import type { AddressInfo } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { describe, it } from "node:test";
-import type { VerbAction } from "@coppice/core";
-import { fakeClock } from "@coppice/core/testing";
-import { type FleetConfig, fleetConfig } from "../fleet-config.js";
+import { fakeClock, runVerb } from "@coppice/core/testing";
+import { fleetConfig } from "../fleet-config.js";
 import { FleetSecrets } from "../trust/fleet-secrets.js";
 import { NODES, nodeText, setCordon } from "../membership/node-record.js";
 import { plugin } from "../plugin.js";
@@ -63,17 +62,17 @@ describe("coppice fleet", () => {
     const clock = fakeClock();
     const run = async (action: string, ...args: readonly string[]): Promise<readonly string[]> => {
       const printed: string[] = [];
-      const context: Parameters<VerbAction<FleetConfig>["run"]>[0] = {
+      const context = {
         config,
-        args,
         clock,
         dataDir: () => directory,
         server: () => assert.fail("it speaks to no server"),
         whileStopped: () => assert.fail("it stops no server"),
-        print: (line) => printed.push(line),
-        printTable: (_, rows) => printed.push(...rows.map((row) => row.slice(0, 2).join(" "))),
+        print: (line: string) => void printed.push(line),
+        printTable: (_: unknown, rows: readonly (readonly string[])[]) =>
+          void printed.push(...rows.map((row) => row.slice(0, 2).join(" "))),
       };
-      await plugin.verbs["fleet"]?.[action]?.run(context);
+      await runVerb(plugin, ["fleet", action, ...args], context);
       return printed;
     };
     try {

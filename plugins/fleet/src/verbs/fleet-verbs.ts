@@ -1,4 +1,3 @@
-import { parseArgs } from "node:util";
 import { setTimeout as sleep } from "node:timers/promises";
 import { type VerbAction, type Clock, messageOf, SandboxError } from "@coppice/core";
 import type { FleetConfig } from "../fleet-config.js";
@@ -25,21 +24,22 @@ interface Status {
 }
 
 /** Prints the servers of the fleet, and those that left sandboxes behind. Exits with 1 when one is gone, or is not proven to be one of them. */
-export const fleetStatus: VerbAction<FleetConfig> = {
-  usage: "[--json]",
-  async run(context) {
-    const { args, print, printTable } = context;
-    const { values } = parseArgs({ args: [...args], options: { json: { type: "boolean", default: false } } });
-    const rows = await withStore(context, (store) => readStatus(store, new FleetSecrets(context.config)));
-    if (values.json) print(JSON.stringify(rows));
-    else
-      printTable(
-        HEADING,
-        rows.map((row) => Object.values(row).map((value) => String(value ?? "-"))),
-      );
-    return rows.some(({ state }) => state === "gone" || state === "unproven") ? 1 : 0;
-  },
-};
+export const fleetStatus: VerbAction<FleetConfig> = (command, context) =>
+  command
+    .description("lists the servers of the fleet; exit code 1 when one is gone or not proven")
+    .option("--json", "prints JSON")
+    .addHelpText("after", "\nExample:\n  coppice fleet status fleet.yaml")
+    .action(async ({ json }) => {
+      const { print, printTable, exit } = context;
+      const rows = await withStore(context, (store) => readStatus(store, new FleetSecrets(context.config)));
+      if (json) print(JSON.stringify(rows));
+      else
+        printTable(
+          HEADING,
+          rows.map((row) => Object.values(row).map((value) => String(value ?? "-"))),
+        );
+      if (rows.some(({ state }) => state === "gone" || state === "unproven")) exit(1);
+    });
 
 async function readStatus(store: FleetStore, secrets: FleetSecrets): Promise<readonly Status[]> {
   const found = new Map<string, Status>();
@@ -71,35 +71,35 @@ function unknownServer(server: string): Status {
 }
 
 /** Gives a server no new sandboxes. Those that it has go on. */
-export const fleetCordon: VerbAction<FleetConfig> = {
-  usage: "<server>",
-  run: (context) => setTo(true, context),
-};
+export const fleetCordon: VerbAction<FleetConfig> = (command, context) =>
+  onServer(command, "gives a server no new sandboxes").action((server) => setTo(true, server, context));
 
-export const fleetUncordon: VerbAction<FleetConfig> = {
-  usage: "<server>",
-  run: (context) => setTo(false, context),
-};
+export const fleetUncordon: VerbAction<FleetConfig> = (command, context) =>
+  onServer(command, "gives a server new sandboxes again").action((server) => setTo(false, server, context));
+
+function onServer(command: Parameters<VerbAction<FleetConfig>>[0], description: string) {
+  return command
+    .description(description)
+    .argument("<server>", "as status has it")
+    .addHelpText("after", `\nExample:\n  coppice fleet ${command.name()} fleet.yaml worker-1`);
+}
 
 async function setTo(
   isCordoned: boolean,
-  context: Parameters<VerbAction<FleetConfig>["run"]>[0],
-): Promise<number> {
-  const server = serverIn(context.args);
+  server: string,
+  context: Parameters<VerbAction<FleetConfig>>[1],
+): Promise<void> {
   await withStore(context, async (store) => {
     await requireServer(store, server);
     await setCordon(store, server, isCordoned);
   });
   context.print(isCordoned ? `'${server}' gets no new sandboxes` : `'${server}' gets new sandboxes again`);
-  return 0;
 }
 
 /** Gives up a server that will not be back: its sandboxes are lost at once, and its name is free. */
-export const fleetRemove: VerbAction<FleetConfig> = {
-  usage: "<server>",
-  async run(context) {
-    const server = serverIn(context.args);
-    return withStore(context, async (store) => {
+export const fleetRemove: VerbAction<FleetConfig> = (command, context) =>
+  onServer(command, "gives up a server that will not be back").action((server) =>
+    withStore(context, async (store) => {
       await requireServer(store, server);
       const key = NODES + server;
       const found = await store.get(key);
@@ -111,17 +111,15 @@ export const fleetRemove: VerbAction<FleetConfig> = {
       const revision = await store.commit([check], [{ delete: key }, { delete: CORDONS + server }]);
       if (revision === undefined) throw unavailable(`'${server}' is back`);
       context.print(`'${server}' is no part of the fleet any more`);
-      return 0;
-    });
-  },
-};
+    }),
+  );
 
 /**
  * Opens the fleet's store for a verb, whether or not a server runs here.
  * @throws SandboxError fleet_unavailable when the store cannot be reached or refuses, or what `use` throws.
  */
 export async function withStore<T>(
-  { config, clock }: Pick<Parameters<VerbAction<FleetConfig>["run"]>[0], "config" | "clock">,
+  { config, clock }: Pick<Parameters<VerbAction<FleetConfig>>[1], "config" | "clock">,
   use: (store: FleetStore) => Promise<T>,
 ): Promise<T> {
   const store = opened(config, clock);
@@ -160,49 +158,32 @@ async function requireServer(store: FleetStore, server: string): Promise<void> {
   );
 }
 
-/** The one server that a command line names. @throws SandboxError invalid_argument */
-function serverIn(args: readonly string[]): string {
-  const { positionals } = parseArgs({ args: [...args], allowPositionals: true });
-  const [name, ...others] = positionals;
-  if (name === undefined || others.length > 0)
-    throw new SandboxError(
-      "request_invalid",
-      "expected the name of one server; coppice fleet status lists them",
-    );
-  return name;
-}
-
 const POLL_MS = 1000;
 
 /**
  * Gives a server no new sandboxes, and waits until those that it has are ended by their owners or their time. With `--move`
  * it is asked to move each to another server first; those that it cannot move go on there, and the verb fails.
  */
-export const fleetDrain: VerbAction<FleetConfig> = {
-  usage: "<server> [--move]",
-  async run(context) {
-    const { config, print } = context;
-    const options = { move: { type: "boolean", default: false } } as const;
-    const { values, positionals } = parseArgs({ args: [...context.args], allowPositionals: true, options });
-    const server = serverIn(positionals);
-    return withStore(context, async (store) => {
-      await requireServer(store, server);
-      await setCordon(store, server, true);
-      const isLeft = values.move && (await moveAll(store, server, { config, print }));
-      if (isLeft) return 1;
-      let told: number | undefined;
-      for (;;) {
-        const left = (await sandboxesOf(store, server)).length;
-        if (left === 0) break;
-        if (left !== told) print(`${left} sandboxes are left on '${server}'`);
-        told = left;
-        await sleep(POLL_MS);
-      }
-      print(`'${server}' has no sandboxes and gets no new ones`);
-      return 0;
+export const fleetDrain: VerbAction<FleetConfig> = (command, context) =>
+  onServer(command, "gives a server no new sandboxes, and waits until it has none")
+    .option("--move", "moves them to other servers; exit code 1 when one cannot be moved")
+    .action(async (server, { move }) => {
+      const { config, print, exit } = context;
+      await withStore(context, async (store) => {
+        await requireServer(store, server);
+        await setCordon(store, server, true);
+        if (move && (await moveAll(store, server, { config, print }))) return exit(1);
+        let told: number | undefined;
+        for (;;) {
+          const left = (await sandboxesOf(store, server)).length;
+          if (left === 0) break;
+          if (left !== told) print(`${left} sandboxes are left on '${server}'`);
+          told = left;
+          await sleep(POLL_MS);
+        }
+        print(`'${server}' has no sandboxes and gets no new ones`);
+      });
     });
-  },
-};
 
 /** @returns true when some could not be moved, and go on. */
 async function moveAll(

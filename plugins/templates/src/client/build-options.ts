@@ -1,55 +1,48 @@
 import { text } from "node:stream/consumers";
 import { SandboxError } from "@coppice/core";
 
-/** Options of every verb that speaks to a server. */
-export const CONNECTION = { url: { type: "string" }, key: { type: "string" } } as const;
+/** Of every verb that speaks to a server. */
+export const URL_OPTION = [
+  "--url <url>",
+  "the server; else COPPICE_URL, or the one of the configuration",
+] as const;
 
-/** As the usage shows them. */
-export const CONNECTION_USAGE = "[--url http://127.0.0.1:3000] [--key <API key or JWT>]";
+/** Account of a registry. */
+export const USERNAME_OPTION = ["--username <name>", "account of the registry"] as const;
+export const PASSWORD_OPTION = ["--password-stdin", "reads its password from standard input"] as const;
 
-/** Options for an account of a registry. */
-export const ACCOUNT = {
-  "username": { type: "string" },
-  "password-stdin": { type: "boolean", default: false },
-} as const;
+interface AccountOptions {
+  readonly username?: string | undefined;
+  readonly passwordStdin?: true | undefined;
+}
 
-export const ACCOUNT_USAGE = "[--username name --password-stdin]";
+export const CPU_OPTION = ["--cpu-count <number>", "CPUs of its sandboxes"] as const;
+export const MEMORY_OPTION = ["--memory-mb <number>", "MiB of memory of its sandboxes"] as const;
+export const CACHE_OPTION = ["--no-cache", "runs every step again"] as const;
+
+interface BuildLimits {
+  readonly cpuCount?: string | undefined;
+  readonly memoryMb?: string | undefined;
+}
 
 /**
  * The account of a command line, as a request has it; undefined without one. The password comes from stdin: other users
  * of this machine see arguments.
  */
-export async function accountOf(values: {
-  readonly "username"?: string | undefined;
-  readonly "password-stdin": boolean;
-}): Promise<object | undefined> {
-  const { username, "password-stdin": isRead } = values;
-  if (username === undefined && !isRead) return undefined;
-  if (username === undefined || !isRead)
+export async function accountOf({ username, passwordStdin }: AccountOptions): Promise<object | undefined> {
+  if (username === undefined && !passwordStdin) return undefined;
+  if (username === undefined || !passwordStdin)
     throw new SandboxError("usage_invalid", "an account is --username and --password-stdin");
   const password = (await text(process.stdin)).replace(/\r?\n$/, "");
   return { type: "registry", username, password };
 }
 
-/** Options of the verbs that build templates. */
-export const BUILD_OPTIONS = {
-  ...CONNECTION,
-  "cpu-count": { type: "string" },
-  "memory-mb": { type: "string" },
-  "no-cache": { type: "boolean", default: false },
-} as const;
-
-export const BUILD_USAGE = `[--cpu-count 2] [--memory-mb 1024] [--no-cache] ${CONNECTION_USAGE}`;
-
 /** Body of `POST /v3/templates`. @throws SandboxError usage_invalid */
-export function requestOf(
-  name: string,
-  values: { readonly "cpu-count"?: string | undefined; readonly "memory-mb"?: string | undefined },
-): object {
+export function requestOf(name: string, { cpuCount, memoryMb }: BuildLimits): object {
   return {
     name,
-    cpuCount: countOf("--cpu-count", values["cpu-count"]),
-    memoryMB: countOf("--memory-mb", values["memory-mb"]),
+    cpuCount: countOf("--cpu-count", cpuCount),
+    memoryMB: countOf("--memory-mb", memoryMb),
   };
 }
 

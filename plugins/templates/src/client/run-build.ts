@@ -30,7 +30,8 @@ export async function withInterrupt<T>(run: (signal: AbortSignal) => Promise<T>)
   }
 }
 
-type ServerClient = ReturnType<Parameters<VerbAction<unknown>["run"]>[0]["server"]>;
+type VerbContext = Parameters<VerbAction<unknown>>[1];
+type ServerClient = ReturnType<VerbContext["server"]>;
 
 /** A build as the command line asks for it. */
 interface WantedBuild {
@@ -63,7 +64,7 @@ const status = z.object({
 /** Builds a template on a server, and prints its log. Ctrl-C cancels the build. @returns the exit code */
 export async function runBuild(
   server: ServerClient,
-  { print }: Pick<Parameters<VerbAction<unknown>["run"]>[0], "print">,
+  { print }: Pick<VerbContext, "print">,
   { request, prepare }: WantedBuild,
 ): Promise<number> {
   return withInterrupt(async (signal) => {

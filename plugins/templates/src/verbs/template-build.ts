@@ -1,9 +1,8 @@
 import { mkdtemp, readFile, rm, stat } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { parseArgs } from "node:util";
 import { ignoring, messageOf, SandboxError, type VerbAction } from "@coppice/core";
-import { BUILD_OPTIONS, BUILD_USAGE, requestOf } from "../client/build-options.js";
+import { CACHE_OPTION, CPU_OPTION, MEMORY_OPTION, requestOf, URL_OPTION } from "../client/build-options.js";
 import { findFiles, packFolder, readIgnored } from "../uploads/folder-files.js";
 import { type BuildTarget, runBuild, uploadArchive } from "../client/run-build.js";
 import type { BuildBase } from "../model/build-request.js";
@@ -18,38 +17,39 @@ type Source = Omit<Recipe, "digest" | "lock">;
 const DOCKERFILES = ["e2b.Dockerfile", "Dockerfile"];
 
 /** Builds a template of a folder with a Dockerfile, or of a recipe, on a running server. */
-export const templateBuild: VerbAction<TemplatesConfig> = {
-  usage: `<name[:tag]> <folder or recipe.yaml> [--file Dockerfile] [--start-cmd command] [--ready-cmd command] ${BUILD_USAGE}`,
-  async run(context) {
-    const { values, positionals } = parseArgs({
-      args: [...context.args],
-      allowPositionals: true,
-      options: {
-        ...BUILD_OPTIONS,
-        "file": { type: "string" },
-        "start-cmd": { type: "string" },
-        "ready-cmd": { type: "string" },
-      },
+export const templateBuild: VerbAction<TemplatesConfig> = (command, context) =>
+  command
+    .description("builds a template of a folder with a Dockerfile, or of a recipe, on a running server")
+    .argument("<name[:tag]>")
+    .argument("<folder or recipe.yaml>")
+    .option("--file <file>", "the Dockerfile")
+    .option("--start-cmd <command>", "what each sandbox starts with")
+    .option("--ready-cmd <command>", "what tells that it is ready")
+    .option(...CPU_OPTION)
+    .option(...MEMORY_OPTION)
+    .option(...CACHE_OPTION)
+    .option(...URL_OPTION)
+    .addHelpText(
+      "after",
+      "\nExamples:\n  coppice template build coppice.yaml my-app:v1 ./my-app\n  coppice template build coppice.yaml web recipe.yaml",
+    )
+    .action(async (name, path, values) => {
+      const request = requestOf(name, values);
+      const source = await readSource(path, values.file).catch((error: unknown) => {
+        throw new SandboxError("template_unusable", messageOf(error), { cause: error });
+      });
+      const code = await runBuild(context.server(values), context, {
+        request,
+        prepare: async (target) => ({
+          ...bodyOf(source.base),
+          steps: await withArchives(source, target),
+          startCmd: values.startCmd ?? source.startCommand,
+          readyCmd: values.readyCmd ?? source.readyCommand,
+          force: !values.cache,
+        }),
+      });
+      context.exit(code);
     });
-    const [name, path, ...others] = positionals;
-    if (name === undefined || path === undefined || others.length > 0)
-      throw new SandboxError("usage_invalid", "name a template, and a folder or a recipe");
-    const request = requestOf(name, values);
-    const source = await readSource(path, values.file).catch((error: unknown) => {
-      throw new SandboxError("template_unusable", messageOf(error), { cause: error });
-    });
-    return runBuild(context.server(values), context, {
-      request,
-      prepare: async (target) => ({
-        ...bodyOf(source.base),
-        steps: await withArchives(source, target),
-        startCmd: values["start-cmd"] ?? source.startCommand,
-        readyCmd: values["ready-cmd"] ?? source.readyCommand,
-        force: values["no-cache"],
-      }),
-    });
-  },
-};
 
 async function readSource(path: string, file: string | undefined): Promise<Source> {
   if (!(await stat(path)).isDirectory()) return readRecipe(path);

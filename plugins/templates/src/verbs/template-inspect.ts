@@ -1,4 +1,3 @@
-import { parseArgs } from "node:util";
 import { MEBIBYTE, SandboxError, type VerbAction } from "@coppice/core";
 import { ARCHITECTURE } from "../images/host-programs.js";
 import { differencesOf } from "../model/contents-lock.js";
@@ -13,26 +12,23 @@ import { REASONS } from "../reasons.js";
 const HEADING = ["NAME", "ID", "TENANT", "ACCESS", "BUILDS", "NEWEST", "MiB", "CREATED", "LAST USED"];
 
 /** Prints the built templates of all tenants, and those of the configuration that have a recipe. */
-export const templateList: VerbAction<TemplatesConfig> = {
-  usage: "[--tenant acme] [--json]",
-  run({ args, dataDir, print, printTable }) {
-    const { values } = parseArgs({
-      args: [...args],
-      options: { tenant: { type: "string" }, json: { type: "boolean", default: false } },
+export const templateList: VerbAction<TemplatesConfig> = (command, { dataDir, print, printTable }) =>
+  command
+    .description("lists built templates of all tenants, and those of the configuration that have a recipe")
+    .option("--tenant <name>", "only its templates")
+    .option("--json", "prints JSON")
+    .addHelpText("after", "\nExample:\n  coppice template list coppice.yaml --tenant acme")
+    .action(({ tenant, json }) => {
+      using store = new TemplatesStore(dataDir());
+      const found = store.templates.list(tenant === undefined ? {} : { owner: tenant });
+      const rows = found.map((template) => templateRow(template, store));
+      if (json) print(JSON.stringify(rows));
+      else
+        printTable(
+          HEADING,
+          rows.map((row) => Object.values(row).map((value) => String(value ?? "-"))),
+        );
     });
-    using store = new TemplatesStore(dataDir());
-    const { tenant } = values;
-    const found = store.templates.list(tenant === undefined ? {} : { owner: tenant });
-    const rows = found.map((template) => templateRow(template, store));
-    if (values.json) print(JSON.stringify(rows));
-    else
-      printTable(
-        HEADING,
-        rows.map((row) => Object.values(row).map((value) => String(value ?? "-"))),
-      );
-    return 0;
-  },
-};
 
 function templateRow(template: TemplateRecord, { builds }: TemplatesStore) {
   const { id, owner, createdAtMs, lastSpawnedAtMs } = template;
@@ -57,50 +53,47 @@ function templateRow(template: TemplateRecord, { builds }: TemplatesStore) {
  * Prints all that the server knows about a template, in JSON: its tags, and its builds, the newest first, or that of a
  * tag alone. With `--contents` it prints the packages of the build of a tag instead.
  */
-export const templateInspect: VerbAction<TemplatesConfig> = {
-  usage: "<name[:tag] or id> [--contents]",
-  async run({ args, config, dataDir, print }) {
-    const { positionals, values } = parseArgs({
-      args: [...args],
-      allowPositionals: true,
-      options: { contents: { type: "boolean" } },
+export const templateInspect: VerbAction<TemplatesConfig> = (command, { config, dataDir, print }) =>
+  command
+    .description("prints all that the server knows about a template, in JSON")
+    .argument("<name>", "name, name:tag for one build, or id")
+    .option("--contents", "prints its packages instead")
+    .addHelpText(
+      "after",
+      "\nExamples:\n  coppice template inspect coppice.yaml acme/web:v1\n  coppice template inspect coppice.yaml base --contents",
+    )
+    .action(async (reference, { contents }) => {
+      using store = new TemplatesStore(dataDir());
+      if (contents) {
+        for (const line of contentsOf(store, reference)) print(line);
+        return;
+      }
+      const [name = "", tag] = reference.split(":");
+      const template = findTemplate(store, name);
+      const tagged = tag === undefined ? undefined : store.builds.tagged(template.id, tag);
+      if (tag !== undefined && tagged === undefined)
+        throw new SandboxError(
+          REASONS.build_not_found,
+          `no ready build of template '${name}' has the tag '${tag}'`,
+        );
+      const { id, owner, createdAtMs, updatedAtMs, spawnCount, lastSpawnedAtMs } = template;
+      const body = {
+        name: nameOf(template),
+        id,
+        tenant: owner === SERVER ? null : owner,
+        public: isForAll(template),
+        createdAt: timeOf(createdAtMs),
+        updatedAt: timeOf(updatedAtMs),
+        sandboxes: spawnCount,
+        lastUsedAt: timeOf(lastSpawnedAtMs),
+        tags: store.tags
+          .list(id)
+          .map((tag) => ({ name: tag.name, build: tag.buildId, assignedAt: timeOf(tag.assignedAtMs) })),
+        lock: await lockBody(store, template, config),
+        builds: (tagged === undefined ? store.builds.list(id) : [tagged]).map(buildBody),
+      };
+      print(JSON.stringify(body, undefined, 2));
     });
-    const [reference, ...others] = positionals;
-    if (reference === undefined || others.length > 0)
-      throw new SandboxError("usage_invalid", "name one template");
-    using store = new TemplatesStore(dataDir());
-    if (values.contents === true) {
-      for (const line of contentsOf(store, reference)) print(line);
-      return 0;
-    }
-    const [name = "", tag] = reference.split(":");
-    const template = findTemplate(store, name);
-    const tagged = tag === undefined ? undefined : store.builds.tagged(template.id, tag);
-    if (tag !== undefined && tagged === undefined)
-      throw new SandboxError(
-        REASONS.build_not_found,
-        `no ready build of template '${name}' has the tag '${tag}'`,
-      );
-    const { id, owner, createdAtMs, updatedAtMs, spawnCount, lastSpawnedAtMs } = template;
-    const body = {
-      name: nameOf(template),
-      id,
-      tenant: owner === SERVER ? null : owner,
-      public: isForAll(template),
-      createdAt: timeOf(createdAtMs),
-      updatedAt: timeOf(updatedAtMs),
-      sandboxes: spawnCount,
-      lastUsedAt: timeOf(lastSpawnedAtMs),
-      tags: store.tags
-        .list(id)
-        .map((tag) => ({ name: tag.name, build: tag.buildId, assignedAt: timeOf(tag.assignedAtMs) })),
-      lock: await lockBody(store, template, config),
-      builds: (tagged === undefined ? store.builds.list(id) : [tagged]).map(buildBody),
-    };
-    print(JSON.stringify(body, undefined, 2));
-    return 0;
-  },
-};
 
 /** How the newest build of a recipe differs from its lock file; undefined without one. */
 async function lockBody(store: TemplatesStore, { id, owner }: TemplateRecord, { recipes }: TemplatesConfig) {

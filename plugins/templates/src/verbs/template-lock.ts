@@ -1,5 +1,4 @@
 import { writeFile } from "node:fs/promises";
-import { parseArgs } from "node:util";
 import { SandboxError, type VerbAction } from "@coppice/core";
 import { ARCHITECTURE } from "../images/host-programs.js";
 import { differencesOf, formatLock } from "../model/contents-lock.js";
@@ -9,34 +8,32 @@ import type { TemplatesConfig } from "../templates-config.js";
 import { contentsOf } from "./find-template.js";
 
 /** Writes the packages that recipes were built to into the lock files beside them, or compares both. */
-export const templateLock: VerbAction<TemplatesConfig> = {
-  usage: "[name of a recipe…] [--check]",
-  async run({ args, config, dataDir, print }) {
-    const { positionals, values } = parseArgs({
-      args: [...args],
-      allowPositionals: true,
-      options: { check: { type: "boolean", default: false } },
-    });
-    const inFiles = Object.entries(config.recipes).filter(([, recipe]) => typeof recipe === "string");
-    const names = positionals.length > 0 ? positionals : inFiles.map(([name]) => name);
-    let differs = false;
-    using store = new TemplatesStore(dataDir());
-    for (const name of new Set(names)) {
-      const path = pathOf(config, name);
-      const contents = contentsOf(store, name);
-      if (!values.check) {
-        await writeFile(path, formatLock({ architecture: ARCHITECTURE, contents }));
-        print(`${path}: ${contents.length} packages`);
-        continue;
+export const templateLock: VerbAction<TemplatesConfig> = (command, { config, dataDir, print, exit }) =>
+  command
+    .description("writes the packages that recipes were built to into the lock files beside them")
+    .argument("[name...]", "of recipes; all that are in files without one")
+    .option("--check", "compares both instead; exit code 1 for a difference")
+    .addHelpText("after", "\nExample:\n  coppice template lock coppice.yaml base --check")
+    .action(async (positionals, { check }) => {
+      const inFiles = Object.entries(config.recipes).filter(([, recipe]) => typeof recipe === "string");
+      const names = positionals.length > 0 ? positionals : inFiles.map(([name]) => name);
+      let differs = false;
+      using store = new TemplatesStore(dataDir());
+      for (const name of new Set(names)) {
+        const path = pathOf(config, name);
+        const contents = contentsOf(store, name);
+        if (!check) {
+          await writeFile(path, formatLock({ architecture: ARCHITECTURE, contents }));
+          print(`${path}: ${contents.length} packages`);
+          continue;
+        }
+        const lines = await compare(path, contents);
+        differs ||= lines.length > 0;
+        print(`${path}: ${lines.length === 0 ? "the same" : `${lines.length} differences`}`);
+        for (const line of lines) print(line);
       }
-      const lines = await compare(path, contents);
-      differs ||= lines.length > 0;
-      print(`${path}: ${lines.length === 0 ? "the same" : `${lines.length} differences`}`);
-      for (const line of lines) print(line);
-    }
-    return differs ? 1 : 0;
-  },
-};
+      if (differs) exit(1);
+    });
 
 /** @throws SandboxError for a recipe that is in no file */
 function pathOf({ recipes }: Pick<TemplatesConfig, "recipes">, name: string): string {

@@ -1,15 +1,14 @@
-import { parseArgs } from "node:util";
 import { SandboxError, type VerbAction } from "@coppice/core";
 import { z } from "zod";
 import {
-  ACCOUNT,
-  ACCOUNT_USAGE,
   accountOf,
-  BUILD_OPTIONS,
-  BUILD_USAGE,
-  CONNECTION,
-  CONNECTION_USAGE,
+  CACHE_OPTION,
+  CPU_OPTION,
+  MEMORY_OPTION,
+  PASSWORD_OPTION,
   requestOf,
+  URL_OPTION,
+  USERNAME_OPTION,
 } from "../client/build-options.js";
 import { ProgressLine, transferProgress } from "../client/progress-line.js";
 import { EXIT_INTERRUPTED, runBuild, withInterrupt } from "../client/run-build.js";
@@ -24,45 +23,50 @@ const line = z.object({
 });
 
 /** Pushes a template, or a snapshot of one of its sandboxes, to a registry, by a running server. Prints the digest. */
-export const templatePush: VerbAction<TemplatesConfig> = {
-  usage: `<name[:tag]> <image> [--snapshot] ${ACCOUNT_USAGE} ${CONNECTION_USAGE}`,
-  async run({ args, print, server }) {
-    const { values, positionals } = parseArgs({
-      args: [...args],
-      allowPositionals: true,
-      options: { ...CONNECTION, ...ACCOUNT, snapshot: { type: "boolean", default: false } },
-    });
-    const [name, image, ...others] = positionals;
-    if (name === undefined || image === undefined || others.length > 0)
-      throw new SandboxError("usage_invalid", "name a template, or a snapshot with --snapshot, and an image");
-    const registry = await accountOf(values);
-    const body = { [values.snapshot ? "snapshot" : "template"]: name, image, registry };
-    return withInterrupt(async (signal) => {
-      using shown = new ProgressLine(print);
-      try {
-        const answer = await server(values).request({
-          method: "POST",
-          path: "/templates/push",
-          body,
-          signal,
-        });
-        for await (const text of linesOf(answer)) {
-          const { progress, digest, error } = line.parse(JSON.parse(text));
-          if (progress !== undefined) shown.show(transferProgress({ ...progress, total: progress.total }));
-          if (error !== undefined) throw new SandboxError(REASONS.image_not_pushed, error.message);
-          if (digest === undefined) continue;
-          shown.print(`${image}@${digest}`);
-          return 0;
+export const templatePush: VerbAction<TemplatesConfig> = (command, { print, server, exit }) =>
+  command
+    .description(
+      "pushes a template, or a snapshot of one of its sandboxes, to a registry, by a running server",
+    )
+    .argument("<name[:tag]>", "with --snapshot the name or id of a snapshot")
+    .argument("<image>")
+    .option("--snapshot", "pushes a snapshot")
+    .option(...USERNAME_OPTION)
+    .option(...PASSWORD_OPTION)
+    .option(...URL_OPTION)
+    .addHelpText(
+      "after",
+      "\nExample:\n  coppice template push coppice.yaml my-app:v1 registry.example.com/team/my-app:v1",
+    )
+    .action(async (name, image, values) => {
+      const registry = await accountOf(values);
+      const body = { [values.snapshot ? "snapshot" : "template"]: name, image, registry };
+      const code = await withInterrupt(async (signal) => {
+        using shown = new ProgressLine(print);
+        try {
+          const answer = await server(values).request({
+            method: "POST",
+            path: "/templates/push",
+            body,
+            signal,
+          });
+          for await (const text of linesOf(answer)) {
+            const { progress, digest, error } = line.parse(JSON.parse(text));
+            if (progress !== undefined) shown.show(transferProgress({ ...progress, total: progress.total }));
+            if (error !== undefined) throw new SandboxError(REASONS.image_not_pushed, error.message);
+            if (digest === undefined) continue;
+            shown.print(`${image}@${digest}`);
+            return 0;
+          }
+        } catch (error) {
+          if (signal.aborted) return EXIT_INTERRUPTED;
+          // fetch throws it when the connection breaks during the body.
+          if (!(error instanceof TypeError)) throw error;
         }
-      } catch (error) {
-        if (signal.aborted) return EXIT_INTERRUPTED;
-        // fetch throws it when the connection breaks during the body.
-        if (!(error instanceof TypeError)) throw error;
-      }
-      throw new SandboxError(REASONS.image_not_pushed, "the server ended before the push");
+        throw new SandboxError(REASONS.image_not_pushed, "the server ended before the push");
+      });
+      exit(code);
     });
-  },
-};
 
 async function* linesOf({ body }: Response): AsyncIterable<string> {
   let rest = "";
@@ -77,28 +81,30 @@ async function* linesOf({ body }: Response): AsyncIterable<string> {
  * Makes a template of an image, on a running server. One that was pushed has its configuration again, and its limits
  * unless the command line names some.
  */
-export const templatePull: VerbAction<TemplatesConfig> = {
-  usage: `<name[:tag]> <image> ${ACCOUNT_USAGE} ${BUILD_USAGE}`,
-  async run(context) {
-    const { values, positionals } = parseArgs({
-      args: [...context.args],
-      allowPositionals: true,
-      options: { ...BUILD_OPTIONS, ...ACCOUNT },
+export const templatePull: VerbAction<TemplatesConfig> = (command, context) =>
+  command
+    .description("makes a template of an image, on a running server")
+    .argument("<name[:tag]>")
+    .argument("<image>")
+    .option(...USERNAME_OPTION)
+    .option(...PASSWORD_OPTION)
+    .option(...CPU_OPTION)
+    .option(...MEMORY_OPTION)
+    .option(...CACHE_OPTION)
+    .option(...URL_OPTION)
+    .addHelpText("after", "\nExample:\n  coppice template pull coppice.yaml debian debian:12")
+    .action(async (name, image, values) => {
+      const account = await accountOf(values);
+      const request = requestOf(name, values);
+      const hasLimits = values.cpuCount !== undefined || values.memoryMb !== undefined;
+      const code = await runBuild(context.server(values), context, {
+        request,
+        prepare: async () => ({
+          fromImage: image,
+          ...(account && { fromImageRegistry: account }),
+          force: !values.cache,
+          restore: { limits: !hasLimits },
+        }),
+      });
+      context.exit(code);
     });
-    const [name, image, ...others] = positionals;
-    if (name === undefined || image === undefined || others.length > 0)
-      throw new SandboxError("usage_invalid", "name a template and an image");
-    const account = await accountOf(values);
-    const request = requestOf(name, values);
-    const hasLimits = values["cpu-count"] !== undefined || values["memory-mb"] !== undefined;
-    return runBuild(context.server(values), context, {
-      request,
-      prepare: async () => ({
-        fromImage: image,
-        ...(account && { fromImageRegistry: account }),
-        force: values["no-cache"],
-        restore: { limits: !hasLimits },
-      }),
-    });
-  },
-};

@@ -602,7 +602,7 @@ onEachBackend(
       const pid = pids.get("sleep 301") ?? 0;
       const replayed = await envd.send("GET", `/commands/${pid}/logs`);
       assert.match(replayed.text, /from-v1/, "tailed by /commands");
-      const printed = startCoppice(["sandbox", "logs", sandboxId], {
+      const printed = startCoppice(["logs", sandboxId], {
         E2B_API_URL: server().url,
         E2B_API_KEY: API_KEY,
       });

@@ -31,6 +31,8 @@ interface Machine {
   server: ServerProcess;
 }
 
+const KEY = { E2B_API_KEY: API_KEY };
+
 describe(
   "coppice template on several machines",
   { skip: missingForNamespaces() || WITHOUT_SMALL_ROOT, timeout: 600_000 },
@@ -95,13 +97,11 @@ describe(
 
     const words = (machine: Machine | undefined, action: string, args: readonly string[]) => {
       assert.ok(machine);
-      const connection = ["pull", "build", "push"].includes(action)
-        ? ["--url", machine.server.url, "--key", API_KEY]
-        : [];
+      const connection = ["pull", "build", "push"].includes(action) ? ["--url", machine.server.url] : [];
       return ["template", action, machine.installation.configFile, ...args, ...connection];
     };
     const template = async (machine: Machine | undefined, action: string, ...args: readonly string[]) => {
-      const { code, stdout, stderr } = await startCoppice(words(machine, action, args)).end;
+      const { code, stdout, stderr } = await startCoppice(words(machine, action, args), KEY).end;
       return { code, stdout: stdout.toString(), stderr };
     };
     const ask = async (machine: Machine | undefined, method: string, path: string, body?: unknown) => {
@@ -126,9 +126,8 @@ describe(
       script: string,
       user = "user",
     ): Promise<string> => {
-      const connection = ["--url", machine?.server.url ?? "", "--key", API_KEY];
-      const args = [...connection, "--user", user, id, "--", "sh", "-c", script];
-      const { stdout, stderr } = await startCoppice(["sandbox", "exec", ...args]).end;
+      const args = ["--url", machine?.server.url ?? "", "--user", user, id, "--", "sh", "-c", script];
+      const { stdout, stderr } = await startCoppice(["exec", ...args], KEY).end;
       return stdout.toString() + stderr;
     };
 
@@ -187,7 +186,7 @@ describe(
 
     it("a terminal shows a bar", async () => {
       const args = words(one, "push", ["app:v1", `${registry.address}/team/terminal`]);
-      const { code, stdout } = await startCoppiceInTerminal(args).end;
+      const { code, stdout } = await startCoppiceInTerminal(args, KEY).end;
       assert.equal(code, 0, stdout.toString());
       assert.match(
         stdout.toString(),
@@ -201,14 +200,14 @@ describe(
         recipe,
         JSON.stringify({ from: { template: "app:v1" }, steps: "RUN echo begins; sleep 600" }),
       );
-      const building = startCoppice(words(one, "build", ["long", recipe]));
+      const building = startCoppice(words(one, "build", ["long", recipe]), KEY);
       await eventually("the step", () => building.printed().includes("[stdout]: begins"));
       building.child.kill("SIGINT");
       const ended = await building.end;
       assert.equal(ended.code, 130, ended.stderr);
       assert.match(ended.stderr, /the build has failed: build was cancelled/);
 
-      const pushing = startCoppice(words(one, "push", ["app:v1", `${stuckAddress}/a`]));
+      const pushing = startCoppice(words(one, "push", ["app:v1", `${stuckAddress}/a`]), KEY);
       const stderr: Buffer[] = [];
       pushing.child.stderr?.on("data", (chunk: Buffer) => stderr.push(chunk));
       await eventually("the push", () => Buffer.concat(stderr).includes("pushing"));
@@ -219,7 +218,7 @@ describe(
 
     it("kill -9 during a push leaves nothing half, here and in the registry", async () => {
       assert.ok(one);
-      const pushing = startCoppice(words(one, "push", ["app:v1", `${stuckAddress}/a`]));
+      const pushing = startCoppice(words(one, "push", ["app:v1", `${stuckAddress}/a`]), KEY);
       await eventually("its files", async () => (await left()).length > 0);
       one.server.signal("SIGKILL");
       await one.server.ended;
@@ -236,7 +235,7 @@ describe(
       const broken = join(folder, "Broken");
       await writeFile(broken, "FROM small\nCOPY missing /\n");
       for (const [code, told, action, ...args] of [
-        [64, /name a template and an image/, "pull", "x"],
+        [64, /missing required argument 'image'/, "pull", "x"],
         [64, /--cpu-count is a number/, "pull", "x", "small", "--cpu-count", "many"],
         [64, /an account is --username and --password-stdin/, "pull", "x", "small", "--username", "me"],
         [1, /image 'small:2' not found/, "pull", "x", "small:2"],
