@@ -205,8 +205,9 @@ export class SandboxRegistry implements Sandboxes {
 
   async endOf(id: SandboxId): Promise<EndedSandbox | undefined> {
     const held = this.#held.get(id);
-    if (held === undefined) return this.#options.ledger.findEnded(id);
-    return held.isEnding && held.hasServed ? this.#terminator.endedAs(held) : undefined;
+    if (held?.isEnding === true && held.hasServed) return this.#terminator.endedAs(held);
+    // Also for one that is there: another tenant is refused after as long as for one that never was.
+    return this.#options.ledger.findEnded(id);
   }
 
   list(): readonly LiveSandbox[] {

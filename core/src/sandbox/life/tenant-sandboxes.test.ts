@@ -6,6 +6,7 @@ import { memoryBackend } from "../../testing/memory-backend.js";
 import { startTestServer } from "../../testing/start-test-server.js";
 import { Admissions } from "../model/admissions.js";
 import type { SandboxId } from "../contract/backend.js";
+import { SqliteLedger } from "../ledger/sqlite-ledger.js";
 import type { Sandboxes } from "./sandboxes.js";
 
 const REQUEST = { template: "base", timeoutMs: 60_000, secure: true };
@@ -71,6 +72,18 @@ it("a tenant's view contains its own sandboxes; others' are answered like unknow
   assert.equal(await server.sandboxes.remembers("imadeup"), false);
   await acme.kill(own.id);
   assert.deepEqual(acme.list(), []);
+});
+
+it("the end of another tenant's sandbox is looked up like that of an unknown one: both take as long", async (test) => {
+  await using server = await startTestServer({ plugins: [[memoryBackend()]] });
+  const { record } = await server.sandboxes.of("acme").create(REQUEST);
+  const looked = test.mock.method(SqliteLedger.prototype, "findEnded");
+  const stranger = server.sandboxes.of("stranger");
+  for (const id of [record.id, "imadeup"]) assert.equal(await stranger.endOf(id), undefined);
+  assert.deepEqual(
+    looked.mock.calls.map(({ arguments: [id] }) => id),
+    [record.id, "imadeup"],
+  );
 });
 
 it("an admission check holds under a hundred parallel creations, owner by owner", async () => {

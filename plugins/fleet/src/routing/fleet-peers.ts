@@ -30,7 +30,7 @@ interface FleetPeersOptions {
   readonly own: () => ServerRun;
   /** True where requests may go to other hosts without TLS. */
   readonly isInsecure: () => boolean;
-  readonly store: FleetStore;
+  readonly store: Pick<FleetStore, "get">;
   readonly nodes: Pick<KeyView<NodeRecord>, "get" | "entries">;
   readonly sandboxes: Pick<KeyView<FleetSandbox>, "get">;
   readonly cordons: Pick<KeyView<true>, "get">;
@@ -74,10 +74,12 @@ export class FleetPeers implements PeerFinder {
   }
 
   async find(id: SandboxId, asker: Asker): Promise<Peer | undefined> {
-    const { node } = this.#options;
-    const found = this.#options.sandboxes.get(id) ?? (await this.#lookUp(id, asker));
+    const { node, sandboxes } = this.#options;
+    const known = sandboxes.get(id);
+    // For a tenant, another one's is looked for as long as one that nobody has, and is not there either.
+    const found = known !== undefined && maySee(asker, known) ? known : await this.#lookUp(id, asker);
     if (found === undefined || found.node === node || found.lostAtMs !== undefined) return undefined;
-    return this.named(found.node);
+    return maySee(asker, found) ? this.named(found.node) : undefined;
   }
 
   async search(request: SurfaceRequest): Promise<Peer | undefined> {
@@ -233,6 +235,11 @@ export class FleetPeers implements PeerFinder {
     const looked = await lookUps.run(asker, () => store.get(SANDBOXES + id));
     return looked?.found && sandboxOf(looked.found);
   }
+}
+
+/** True also for a request that is no tenant's: the token of the sandbox decides on it. */
+function maySee({ principal }: Asker, { tenant }: FleetSandbox): boolean {
+  return principal === undefined || principal.tenant === tenant;
 }
 
 /** False for an address where a network between hosts could read along. */
