@@ -39,6 +39,7 @@ export async function main(argv: readonly string[]): Promise<number> {
       const at = [2, 1, 3].find((index) => isFile(words[index]));
       const [file] = at === undefined ? [] : words.splice(at, 1);
       if (file !== undefined) await (await import("./cli/plugin-verb.js")).addPluginVerbs(program, file);
+      else program.showHelpAfterError(`A plugin's verb is coppice ${name} <action> <config.yaml>`);
     }
     await program.parseAsync(words, { from: "user" });
     return Number(process.exitCode ?? 0);
@@ -65,13 +66,7 @@ async function reportProblems(verb: string, run: () => Promise<number>): Promise
     return await run();
   } catch (error) {
     // Commander has told it already.
-    if (error instanceof CommanderError) {
-      if (error.code === "commander.unknownCommand")
-        process.stderr.write(
-          `A plugin's verb names a configuration: coppice ${verb} <action> <config.yaml>\n`,
-        );
-      return error.exitCode === 0 ? 0 : EXIT_USAGE;
-    }
+    if (error instanceof CommanderError) return error.exitCode === 0 ? 0 : EXIT_USAGE;
     if (isUsageError(error)) {
       printFailure(error.message);
       process.stderr.write(`coppice ${verb} --help shows its options\n`);

@@ -12,6 +12,7 @@ import { eventually, type TestServer } from "@coppice/core/testing";
 import { API_KEY } from "../../harness/server/api-key.js";
 import { startCoppice, startCoppiceInTerminal } from "../../harness/server/coppice-command.js";
 import { PYTHON } from "../../harness/host/python.js";
+import { missingForNamespaces } from "../../harness/server/on-each-backend.js";
 import { COPPICE } from "../../harness/server/server-process.js";
 import { startFullServer } from "../../harness/server/start-full-server.js";
 
@@ -362,6 +363,39 @@ describe("the verbs of a client", { timeout: 480_000 }, () => {
       /^Usage: coppice exec \[options\] <id> -- [^]*COPPICE_EXEC_CWD[^]*Examples:/,
     );
     assert.match(await text("exec", id, "--", "echo", "--help"), /^Usage: echo/);
+  });
+});
+
+describe("verbs that change a sandbox's state", { skip: missingForNamespaces(), timeout: 240_000 }, () => {
+  let server: TestServer;
+
+  before(async () => {
+    server = await startFullServer({ backend: "linux-namespaces" });
+  });
+  after(() => server.stop());
+
+  it("pause and resume it, make a snapshot and copies of it, and end all", async () => {
+    const environment = { E2B_API_URL: server.url, E2B_API_KEY: API_KEY };
+    const text = async (...args: readonly string[]): Promise<string> => {
+      const { code, stdout, stderr } = await startCoppice(args, environment).end;
+      assert.deepEqual({ code, stderr }, { code: 0, stderr: "" }, args.join(" "));
+      return stdout.toString().trimEnd();
+    };
+    const id = await text("create", "--ttl", "10m");
+    await text("exec", id, "--", "sh", "-c", "echo kept > file");
+    await text("pause", id);
+    assert.equal(await text("ps", "--fields", "id,state"), `${id}\tpaused`);
+    await text("resume", id);
+    assert.equal(await text("ps", "--fields", "id,state"), `${id}\trunning`);
+    await text("pause", id);
+    assert.equal(await text("exec", id, "--", "cat", "file"), "kept", "a use resumes it");
+    const ofSnapshot = await text("create", "--template", await text("snapshot", id, "--name", "saved"));
+    const copies = (await text("fork", id, "--count", "2")).split("\n");
+    assert.equal(copies.length, 2);
+    for (const each of [ofSnapshot, ...copies])
+      assert.equal(await text("exec", each, "--", "cat", "file"), "kept");
+    await text("kill", id, ofSnapshot, ...copies);
+    assert.equal(await text("ps"), "");
   });
 });
 

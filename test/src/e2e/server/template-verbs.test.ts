@@ -110,9 +110,9 @@ describe("coppice template", { skip: missingForNamespaces() || WITHOUT_SMALL_ROO
 
   it("says what is wrong with what it is asked", async () => {
     for (const [told, ...args] of [
-      [/'template' has no 'lits'; did you mean 'list'\?/, "lits"],
-      [/name one template/, "inspect"],
-      [/Unknown option '--all'/, "gc", "--all"],
+      [/unknown command 'lits'\n\(Did you mean list\?\)\n$/, "lits"],
+      [/missing required argument 'name'/, "inspect"],
+      [/unknown option '--all'/, "gc", "--all"],
     ] as const) {
       const [action, ...more] = args;
       const { code, stderr } = await template(action, ...more);
