@@ -60,7 +60,7 @@ export { fairShare, severalTenants, Tenants, Shares } from "./bounds/tenants.js"
 export { type TemplateFacts, Templates } from "./sandbox/templates/templates.js";
 export { probePort } from "./sandbox/life/until-ready.js";
 export { type CreateSandbox, Sandboxes, createdLike, Placements } from "./sandbox/life/sandboxes.js";
-export { endEventId, type SandboxEvent, SandboxEvents } from "./sandbox/model/sandbox-event.js";
+export { type SandboxEvent, SandboxEvents } from "./sandbox/model/sandbox-event.js";
 export { DEFAULT_TENANT, TenantRecords } from "./sandbox/model/tenant-records.js";
 export { WarmUps } from "./sandbox/warm/warm-ups.js";
 export { Startups } from "./sandbox/life/startups.js";

@@ -79,8 +79,9 @@ export class EventRelay implements SandboxEvents {
     if (this.#pause === undefined) this.#begin();
   }
 
-  async tell(events: readonly SandboxEvent[]): Promise<void> {
-    for (const record of this.#recorders) await record(events);
+  async tellEnd(end: Omit<SandboxEvent, "id" | "type">): Promise<void> {
+    const event: SandboxEvent = { ...end, id: endEventId(end.sandboxId), type: "killed" };
+    for (const record of this.#recorders) await record([event]);
   }
 
   async caughtUp(): Promise<void> {

@@ -58,10 +58,10 @@ export interface SandboxEvents {
    */
   add(recorder: EventRecorder): void;
   /**
-   * Tells an event that is in no ledger of this server: of another server that is gone. Resolves when all recorders have
-   * it; who calls it repeats it until then, with the same ids.
+   * Tells the end of a sandbox that is in no ledger of this server: of another server that is gone. Resolves when all
+   * recorders have it; who calls it repeats it until then.
    */
-  tell(events: readonly SandboxEvent[]): Promise<void>;
+  tellEnd(end: Omit<SandboxEvent, "id" | "type">): Promise<void>;
   /** Resolves when all events until now are delivered, or failed for now. */
   caughtUp(): Promise<void>;
 }

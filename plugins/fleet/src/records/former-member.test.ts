@@ -101,7 +101,7 @@ describe("a commit of a server that has lost its place, and does not know it yet
       store,
       node: "a",
       nodes: new Map<string, NodeRecord>(),
-      events: { tell: async (events: readonly unknown[]) => void told.push(...events) },
+      events: { tellEnd: async (end: unknown) => void told.push(end) },
       log: { info: () => {} },
     };
     const former = check;

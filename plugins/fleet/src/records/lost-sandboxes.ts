@@ -1,4 +1,4 @@
-import { type Clock, type Logger, endEventId, type SandboxEvent, type SandboxEvents } from "@coppice/core";
+import type { Clock, Logger, SandboxEvents } from "@coppice/core";
 import type { Membership } from "../membership/membership.js";
 import { NODES, type NodeRecord } from "../membership/node-record.js";
 import type { Change, Check, FleetStore } from "../store/fleet-store.js";
@@ -103,7 +103,7 @@ interface ToldLossesOptions {
   readonly membership: Pick<Membership, "check">;
   readonly node: string;
   readonly nodes: Pick<KeyView<NodeRecord>, "get">;
-  readonly events: Pick<SandboxEvents, "tell">;
+  readonly events: Pick<SandboxEvents, "tellEnd">;
   readonly log: Pick<Logger, "info">;
 }
 
@@ -121,14 +121,13 @@ export async function tellLosses(options: ToldLossesOptions): Promise<void> {
     const id = key.slice(UNTOLD.length);
     const entry = await store.get(SANDBOXES + id);
     const sandbox = entry && sandboxOf(entry);
-    if (sandbox?.lostAtMs !== undefined) await events.tell([lossOf(id, sandbox, sandbox.lostAtMs)]);
+    if (sandbox?.lostAtMs !== undefined) await events.tellEnd(lossOf(id, sandbox, sandbox.lostAtMs));
     await store.commit([membership.check], [{ delete: key }]);
     log.info({ sandbox: id }, "the loss of a sandbox is told");
   }
 }
 
-function lossOf(sandboxId: string, { tenant, template }: FleetSandbox, atMs: number): SandboxEvent {
+function lossOf(sandboxId: string, { tenant, template }: FleetSandbox, atMs: number) {
   const detail = { reason: "server lost" };
-  const facts = { sandboxId, owner: tenant, template, snapshot: undefined, metadata: {}, detail };
-  return { id: endEventId(sandboxId), type: "killed", atMs, ...facts };
+  return { sandboxId, atMs, owner: tenant, template, snapshot: undefined, metadata: {}, detail };
 }
