@@ -34,7 +34,7 @@ export function printRows(
 }
 
 export function printJson(body: unknown): void {
-  process.stdout.write(`${JSON.stringify(body)}\n`);
+  printLine(JSON.stringify(body));
 }
 
 /** Prints a line that may be a sandbox's: a terminal shows its control characters in readable form. */

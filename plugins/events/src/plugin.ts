@@ -11,6 +11,7 @@ import {
 import { Deliverer } from "./webhooks/deliverer.js";
 import { mountEvents, mountWebhooks } from "./webhooks/webhook-routes.js";
 import { eventsConfig } from "./events-config.js";
+import { eventsList } from "./events-verb.js";
 import { eventsMetrics } from "./webhooks/events-metrics.js";
 import { EventsStore } from "./store/events-store.js";
 import { ownWebhooks, sharedWebhooks, type WebhookRecords } from "./webhooks/webhook-records.js";
@@ -22,6 +23,7 @@ export const plugin = definePlugin({
   name: "events",
   reasons: REASONS,
   config: eventsConfig,
+  verbs: { events: { list: eventsList } },
   requires: { events: SandboxEvents, clock: Clock, peers: Peers, records: TenantRecords, tenants: Tenants },
   setup(context, { events, clock, peers, records, tenants }) {
     const { config, log } = context;

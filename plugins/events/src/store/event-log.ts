@@ -76,7 +76,8 @@ const event = z.object({
 });
 
 interface EventQuery extends Page {
-  readonly tenant: string;
+  /** Events of all tenants when it is undefined. */
+  readonly tenant: string | undefined;
   readonly sandbox?: string | undefined;
   /** Names of types; all when empty. */
   readonly types: readonly string[];
@@ -127,7 +128,7 @@ export class EventLog {
 
   list({ tenant, sandbox, types, limit, offset, oldestFirst }: EventQuery): readonly EventBody[] {
     const where = {
-      tenant,
+      ...(tenant !== undefined && { tenant }),
       ...(sandbox !== undefined && { sandbox }),
       ...(types.length > 0 && { type: types }),
     };

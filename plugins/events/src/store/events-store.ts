@@ -52,7 +52,7 @@ const MIGRATIONS: readonly string[] = [
 ];
 
 /** Events, webhooks and deliveries in one SQLite file. Committed writes survive the end of this process. */
-export class EventsStore {
+export class EventsStore implements Disposable {
   readonly #database: DatabaseSync;
   readonly events: EventLog;
   readonly webhooks: WebhookTable;
@@ -92,5 +92,9 @@ export class EventsStore {
 
   close(): void {
     this.#database.close();
+  }
+
+  [Symbol.dispose](): void {
+    this.close();
   }
 }
