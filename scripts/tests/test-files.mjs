@@ -21,7 +21,10 @@ export function sourceOf(file) {
  */
 export async function testFiles(paths) {
   const chosen =
-    paths.length > 0 ? paths.map((path) => path.replace(/\/$/, "")) : (await workspaces()).reverse();
+    paths.length > 0
+      ? paths.map((path) => path.replace(/\/$/, ""))
+      : // One that only carries others has nothing to compile.
+        (await workspaces()).reverse().filter((name) => existsSync(join(ROOT, name, "dist")));
   const found = new Set();
   for (const path of chosen) {
     const file = compiled(path);
