@@ -87,7 +87,9 @@ export class ImagePuller {
     const login = await loginOf(credentials, { proxy: this.#access.proxy, signal });
     const client = new RegistryClient({
       access: this.#access,
-      repository: refusing(reference, () => this.#access.find(reference, login !== undefined)),
+      repository: refusing(reference, () =>
+        this.#access.find(reference, { hasCredentials: login !== undefined }),
+      ),
       login,
       settings: this.#options.settings.images,
       signal,

@@ -77,8 +77,10 @@ export class ImagePusher {
     try {
       const reference = parseImageReference(text);
       if (isDigest(reference.version)) throw new Error(`'${text}' names a digest: name a tag, or nothing`);
-      // A mirror is for reading.
-      const repository = this.#access.find(reference, true);
+      const repository = this.#access.find(reference, {
+        hasCredentials: credentials !== undefined,
+        writes: true,
+      });
       return {
         push: (files, options) =>
           this.#turns.run(

@@ -31,33 +31,41 @@ export class RegistryAccess {
   readonly #settings: RegistrySettings;
   readonly #guard = new TargetGuard([]);
   readonly #private: ReadonlySet<string>;
+  /** Hosts of mirrors, which are private for what they stand for alone. */
+  readonly #mirrors: ReadonlySet<string>;
   readonly proxy: RegistryProxy;
 
   constructor(settings: RegistrySettings, environment?: NodeJS.ProcessEnv) {
     this.#settings = settings;
     this.proxy = new RegistryProxy(settings, environment);
-    this.#private = new Set([
-      ...settings.private,
-      ...Object.values(settings.mirrors).map((mirror) => mirror.replace(/\/.*$/, "")),
-    ]);
+    this.#private = new Set(settings.private);
+    this.#mirrors = new Set(Object.values(settings.mirrors).map((mirror) => mirror.replace(/\/.*$/, "")));
   }
 
   /**
    * Returns where a repository is asked for. Credentials are for the registry itself, so with them a mirror is not used.
+   * @param options `writes` for a push, which may not change what others pull by a mirror.
    * @throws RegistryRefused
    */
-  find({ registry, repository }: ImageReference, hasCredentials: boolean): Repository {
+  find(
+    { registry, repository }: ImageReference,
+    { hasCredentials, writes = false }: { readonly hasCredentials: boolean; readonly writes?: boolean },
+  ): Repository {
     const { allowed, mirrors, reserved } = this.#settings;
     if (allowed !== undefined && !allowed.includes(registry))
       throw new RegistryRefused(`this server does not pull from '${registry}'`);
-    const mirror = hasCredentials ? undefined : mirrors[registry];
+    const mirror = hasCredentials || writes ? undefined : mirrors[registry];
     const url = this.#urlOf(`${mirror ?? registry}/${repository}/`);
-    if (reserved !== undefined) {
-      // As they are connected to: with a port that goes without saying, or by a mirror, names differ.
-      const { host, pathname } = this.#urlOf(`${reserved}/`);
-      if (url.host === host && url.pathname.startsWith(pathname))
-        throw new RegistryRefused(`'${reserved}' is for the servers of this fleet`);
-    }
+    // As they are connected to: with a port that goes without saying, or by a mirror, names differ.
+    const isWithin = (place: string): boolean => {
+      const { host, pathname } = this.#urlOf(`${place}/`);
+      return url.host === host && url.pathname.startsWith(pathname);
+    };
+    if (reserved !== undefined && isWithin(reserved))
+      throw new RegistryRefused(`'${reserved}' is for the servers of this fleet`);
+    for (const [name, place] of writes ? Object.entries(mirrors) : [])
+      if (isWithin(place))
+        throw new RegistryRefused(`'${place}' stands for '${name}' on this server, and is not pushed to`);
     return { url, isMirror: mirror !== undefined };
   }
 
@@ -67,11 +75,13 @@ export class RegistryAccess {
    * @returns a function for the connection's name lookup; undefined for one without rules, or through the proxy.
    * @throws RegistryRefused
    */
-  async check(url: URL, from: URL): Promise<LookupFunction | undefined> {
+  async check(url: URL, { url: from, isMirror }: Repository): Promise<LookupFunction | undefined> {
     if (url.protocol !== "https:" && (url.protocol !== "http:" || from.protocol !== "http:"))
       throw new RegistryRefused(`'${from.host}' leads to '${url.protocol}//${url.host}', which is not HTTPS`);
+    const isPrivate = ({ host }: URL): boolean =>
+      this.#private.has(host) || (isMirror && this.#mirrors.has(host));
     // A public registry, which its client chooses, has no say over private ones.
-    if (this.#private.has(url.host) && this.#private.has(from.host)) return undefined;
+    if (isPrivate(url) && isPrivate(from)) return undefined;
     if (!this.#guard.permitsHost(url.hostname)) throw this.#notPublic(url);
     if (this.proxy.isFor(url)) {
       await this.#checkName(url);

@@ -182,7 +182,7 @@ export class RegistryClient implements Disposable {
   ): Promise<RegistryAnswer> {
     const { access, repository, settings, signal } = this.#options;
     const { idleTimeout: idleTimeoutMs, minRate: bytesPerSecond } = settings;
-    const lookup = await access.check(url, repository.url);
+    const lookup = await access.check(url, repository);
     signal.throwIfAborted();
     const { promise, resolve, reject } = Promise.withResolvers<RegistryAnswer>();
     const isHttps = url.protocol === "https:";
