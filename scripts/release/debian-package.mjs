@@ -1,71 +1,66 @@
-// Makes the Debian package of a tree that runs by itself: production files of the checkout, built programs, and Node.js
-// as `node` at its top.
-//
-// usage: node scripts/release/debian-package.mjs TREE PACKAGE.deb [VERSION]
-import { execFileSync } from "node:child_process";
-import { cpSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { spawnSync } from "node:child_process";
+import { cp, mkdir, mkdtemp, readFile, rm, symlink, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { gzipSync } from "node:zlib";
 import { ROOT } from "../toolchain/project.mjs";
+import { mustRunStep, outputOf } from "../toolchain/step.mjs";
 
 const ARCHITECTURES = { x64: "amd64", arm64: "arm64" };
 const SCRIPTS = ["postinst", "prerm", "postrm"];
 const DOCS = ["operating.md", "linux.md", "reference.md", "security.md", "templates.md", "errors.md"];
 
-const [tree, output, version = versionOfProject()] = process.argv.slice(2);
-if (output === undefined) {
-  console.error("usage: node scripts/release/debian-package.mjs TREE PACKAGE.deb [VERSION]");
-  process.exit(2);
-}
-const staging = mkdtempSync(join(tmpdir(), "coppice-deb-"));
-try {
-  stage();
-  execFileSync("dpkg-deb", ["--root-owner-group", "-Zzstd", "--build", staging, output], {
-    stdio: "inherit",
-  });
-} finally {
-  rmSync(staging, { recursive: true });
+export function hasDebianTools() {
+  return spawnSync("dpkg-deb", ["--version"], { stdio: "ignore" }).status === 0;
 }
 
-function stage() {
-  // dpkg wants these rights whatever the umask here is.
-  write("usr/bin/coppice", wrapper(), 0o755);
-  cpSync(tree, directory("usr/lib/coppice"), { recursive: true, verbatimSymlinks: true });
-  copy("packaging/debian/coppice.service", "usr/lib/systemd/system/coppice.service");
-  copy("packaging/debian/end-sandboxes.mjs", "usr/lib/coppice/packaging/end-sandboxes.mjs");
-  write(
-    "etc/coppice/coppice.yaml",
-    readFileSync(join(ROOT, "config/linux.yaml"), "utf8").replace(
-      "$schema=schema.json",
-      "$schema=/usr/lib/coppice/config/schema.json",
-    ),
-  );
-  copy("LICENSE", "usr/share/doc/coppice/copyright");
-  for (const name of DOCS) copy(`docs/${name}`, `usr/share/doc/coppice/${name}`);
-  write(
-    "usr/share/doc/coppice/changelog.gz",
-    gzipSync(readFileSync(join(ROOT, "CHANGELOG.md")), { level: 9 }),
-  );
-  for (const name of SCRIPTS)
-    write(`DEBIAN/${name}`, readFileSync(join(ROOT, "packaging/debian", name)), 0o755);
-  write("DEBIAN/conffiles", "/etc/coppice/coppice.yaml\n");
-  write("DEBIAN/control", control());
-  execFileSync("chmod", ["-R", "u+w,go-w,a+rX", staging]);
+/**
+ * Makes the Debian package of this platform.
+ * @param tree of the self-contained tarball.
+ * @returns its path.
+ */
+export async function makeDebianPackage(into, tree, version) {
+  const architecture = ARCHITECTURES[process.arch];
+  const path = join(into, `coppice_${version}_${architecture}.deb`);
+  const staging = await mkdtemp(join(tmpdir(), "coppice-deb-"));
+  const inPackage = async (place) => {
+    await mkdir(join(staging, place, ".."), { recursive: true });
+    return join(staging, place);
+  };
+  const write = async (place, content) => writeFile(await inPackage(place), content);
+  const copy = async (from, place) => write(place, await readFile(join(ROOT, from)));
+  try {
+    await cp(tree, await inPackage("usr/lib/coppice"), { recursive: true, verbatimSymlinks: true });
+    await symlink("../lib/coppice/bin/coppice", await inPackage("usr/bin/coppice"));
+    const config = await readFile(join(ROOT, "config/linux.yaml"), "utf8");
+    const schema = "$schema=/usr/lib/coppice/config/schema.json";
+    await write("etc/coppice/coppice.yaml", config.replace("$schema=schema.json", () => schema));
+    await copy("packaging/debian/coppice.service", "usr/lib/systemd/system/coppice.service");
+    await copy("LICENSE", "usr/share/doc/coppice/copyright");
+    for (const name of DOCS) await copy(`docs/${name}`, `usr/share/doc/coppice/${name}`);
+    const changes = gzipSync(await readFile(join(ROOT, "CHANGELOG.md")), { level: 9 });
+    await write("usr/share/doc/coppice/changelog.gz", changes);
+    for (const name of SCRIPTS) await copy(`packaging/debian/${name}`, `DEBIAN/${name}`);
+    await write("DEBIAN/conffiles", "/etc/coppice/coppice.yaml\n");
+    const [sizeKib] = outputOf("du", ["-sk", staging]).split("\t");
+    await write("DEBIAN/control", control({ version, architecture, sizeKib }));
+    // Whatever the umask here is.
+    const scripts = SCRIPTS.map((name) => join(staging, "DEBIAN", name));
+    await mustRunStep("chmod", "chmod", ["-R", "u+w,go-w,a+rX", staging]);
+    await mustRunStep("chmod", "chmod", ["755", staging, ...scripts]);
+    await mustRunStep("dpkg-deb", "dpkg-deb", ["--root-owner-group", "-Zzstd", "--build", staging, path]);
+    return path;
+  } finally {
+    await rm(staging, { recursive: true });
+  }
 }
 
-/** Node.js of the package, with the settings that keep the server small. */
-function wrapper() {
-  return '#!/bin/sh\nexec /usr/lib/coppice/node --max-semi-space-size=4 /usr/lib/coppice/core/bin/coppice.mjs "$@"\n';
-}
-
-function control() {
-  const [size] = execFileSync("du", ["-sk", staging], { encoding: "utf8" }).split("\t");
+function control({ version, architecture, sizeKib }) {
   return `Package: coppice
 Version: ${version}
-Architecture: ${ARCHITECTURES[process.arch]}
+Architecture: ${architecture}
 Maintainer: Coppice maintainers <maintainers@coppice.invalid>
-Installed-Size: ${size}
+Installed-Size: ${sizeKib}
 Depends: libc6 (>= 2.28), libstdc++6, init-system-helpers, iproute2, nftables, ca-certificates
 Recommends: mmdebstrap, umoci, skopeo, sudo
 Section: admin
@@ -75,22 +70,4 @@ Description: self-hosted sandbox server for AI agents
  limited by control groups, and answers the unmodified E2B SDKs: lifecycle,
  commands, terminals, files, watching, code interpreter and templates.
 `;
-}
-
-function versionOfProject() {
-  return JSON.parse(readFileSync(join(ROOT, "package.json"), "utf8")).version;
-}
-
-function directory(path) {
-  mkdirSync(join(staging, path), { recursive: true });
-  return join(staging, path);
-}
-
-function copy(from, to) {
-  write(to, readFileSync(join(ROOT, from)));
-}
-
-function write(path, content, mode = 0o644) {
-  directory(join(path, ".."));
-  writeFileSync(join(staging, path), content, { mode });
 }

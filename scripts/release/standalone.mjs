@@ -2,6 +2,7 @@ import { chmod, cp, mkdir, readFile, rm, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { ROOT } from "../toolchain/project.mjs";
 import { mustRunStep } from "../toolchain/step.mjs";
+import { hasDebianTools, makeDebianPackage } from "./debian-package.mjs";
 import { installPackages, npm } from "./packages.mjs";
 import { PLATFORMS } from "./programs.mjs";
 
@@ -21,8 +22,8 @@ export async function writeStart(folder) {
 }
 
 /**
- * Makes a tarball for this platform with this Node, the packages and what they depend on, and a list of these in the form
- * of CycloneDX.
+ * Makes a tarball for this platform with this Node, the packages and what they depend on, the Debian package of the same,
+ * and a list of these in the form of CycloneDX.
  */
 export async function makeStandalone(into, packages) {
   const { version } = JSON.parse(await readFile(join(ROOT, "coppice", "package.json"), "utf8"));
@@ -59,5 +60,7 @@ export async function makeStandalone(into, packages) {
     await cp(join(ROOT, part), join(folder, part), { recursive: true });
   const owner = ["--owner=0", "--group=0", "--sort=name"];
   await mustRunStep("tar", "tar", ["-czf", join(into, `${name}.tar.gz`), ...owner, "-C", into, name]);
+  if (hasDebianTools()) await makeDebianPackage(into, folder, version);
+  else console.log("no Debian package was made: dpkg-deb is missing");
   await rm(folder, { recursive: true });
 }

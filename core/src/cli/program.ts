@@ -67,6 +67,9 @@ export function makeProgram(version: string): Command {
   onConfig("plugins", "lists the plugins of a configuration in their order").action(
     lazily(async () => (await import("./plugins.js")).plugins),
   );
+  onConfig("end-sandboxes", "ends all that a stopped server has kept, before it is removed").action(
+    lazily(async () => (await import("./end-sandboxes.js")).endSandboxes),
+  );
   program
     .command("conform")
     .helpGroup("Server:")
