@@ -1,7 +1,7 @@
 // Proves the Debian package on a machine of its own, under a real systemd: installed, restarted, killed, hung, upgraded,
 // downgraded, rebooted, removed and purged. Needs root, and mmdebstrap.
 //
-// usage: node scripts/ci/service-machine.mjs PACKAGE.deb NEXT.deb
+// usage: node scripts/ci/service-machine.mjs PACKAGE.deb
 import assert from "node:assert/strict";
 import { execFileSync, spawn } from "node:child_process";
 import {
@@ -19,9 +19,9 @@ import { basename, join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { ROOT } from "../toolchain/project.mjs";
 
-const [first, next] = process.argv.slice(2);
-if (next === undefined) {
-  console.error("usage: node scripts/ci/service-machine.mjs PACKAGE.deb NEXT.deb");
+const [first] = process.argv.slice(2);
+if (first === undefined) {
+  console.error("usage: node scripts/ci/service-machine.mjs PACKAGE.deb");
   process.exit(2);
 }
 /** What the package depends on, and a browser of the shell's. */
@@ -43,6 +43,7 @@ let machine;
 
 try {
   makeRoot();
+  const next = makeNext();
   for (const file of [first, next]) copyFileSync(file, join(root, "root", basename(file)));
   await boot();
 
@@ -155,6 +156,19 @@ function makeRoot() {
   }
   mkdirSync(root);
   execFileSync("tar", ["--extract", "--numeric-owner", `--directory=${root}`, `--file=${archive}`]);
+}
+
+/** The same package as a later version. */
+function makeNext() {
+  const [folder, path] = [join(work, "next"), join(work, "next.deb")];
+  execFileSync("dpkg-deb", ["--raw-extract", first, folder]);
+  const control = join(folder, "DEBIAN/control");
+  writeFileSync(control, readFileSync(control, "utf8").replace(/^Version: .+$/m, "$&+next"));
+  execFileSync("dpkg-deb", ["--root-owner-group", "-Zgzip", "-z1", "--build", folder, path], {
+    stdio: "ignore",
+  });
+  rmSync(folder, { recursive: true });
+  return path;
 }
 
 async function boot() {

@@ -34,7 +34,10 @@ export async function makeDebianPackage(into, tree, version) {
     await symlink("../lib/coppice/bin/coppice", await inPackage("usr/bin/coppice"));
     const config = await readFile(join(ROOT, "config/linux.yaml"), "utf8");
     const schema = "$schema=/usr/lib/coppice/config/schema.json";
-    await write("etc/coppice/coppice.yaml", config.replace("$schema=schema.json", () => schema));
+    await write(
+      "etc/coppice/coppice.yaml",
+      config.replace("$schema=schema.json", () => schema),
+    );
     await copy("packaging/debian/coppice.service", "usr/lib/systemd/system/coppice.service");
     await copy("LICENSE", "usr/share/doc/coppice/copyright");
     for (const name of DOCS) await copy(`docs/${name}`, `usr/share/doc/coppice/${name}`);
