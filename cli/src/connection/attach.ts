@@ -63,7 +63,7 @@ export async function attach(sandbox: Sandbox, program: Program, streams: Stream
       ...(signal && { signal }),
     },
   );
-  let unread: unknown;
+  let unread: Error | undefined;
   for await (const { event } of events) {
     if (event?.event.case === "start") {
       const process = { selector: { case: "pid", value: event.event.value.pid } } as const;
@@ -73,7 +73,7 @@ export async function attach(sandbox: Sandbox, program: Program, streams: Stream
       });
       if (input !== undefined)
         void feed(rpc, process, { input, kind: terminal ? "pty" : "stdin" }).catch((error: unknown) => {
-          unread = error;
+          unread = error instanceof Error ? error : new Error(String(error));
         });
     } else if (event?.event.case === "data") {
       const { output } = event.event.value;

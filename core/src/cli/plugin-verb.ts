@@ -48,7 +48,7 @@ export async function addPluginVerbs(program: Command, file: string): Promise<vo
         .helpGroup("Plugins:")
         .description(`verbs of the plugin ${plugin.name}`);
       for (const [name, action] of Object.entries(actions)) {
-        const command = group.command(name) as unknown as Command;
+        const command = group.command(name);
         action(command, context);
         command.usage(`<config.yaml> ${command.usage()}`);
       }

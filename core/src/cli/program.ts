@@ -13,7 +13,7 @@ function lazily<A extends readonly unknown[]>(load: () => Promise<Action<A>>): (
 /** A command whose options each have an environment variable: `--ttl` of `run` has COPPICE_RUN_TTL. */
 class Verb extends Command {
   override createCommand(name?: string): Command {
-    return new Verb(name) as unknown as Command;
+    return new Verb(name);
   }
 
   override addOption(option: Option): never {
@@ -100,5 +100,5 @@ export function makeProgram(version: string): Command {
       "\nExamples:\n  source <(coppice completion bash)\n  coppice completion fish > ~/.config/fish/completions/coppice.fish",
     )
     .action(lazily(async () => completion));
-  return program as unknown as Command;
+  return program;
 }

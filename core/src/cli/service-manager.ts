@@ -60,7 +60,7 @@ function notify(socket: string, states: readonly string[]): Promise<void> {
     const env = { ...process.env, NOTIFY_SOCKET: socket };
     execFile("systemd-notify", states, { env, timeout: 10_000 }, (error) => {
       if (error === null) resolve();
-      else reject(error);
+      else reject(new Error(error.message));
     });
   });
 }
