@@ -81,7 +81,8 @@ copy_settings() {
 copy_tree() {
   local tree=$1 clone=$2
   mkdir -p "$clone"
-  find "$clone" -mindepth 1 -maxdepth 1 ! -name node_modules ! -name .toolchain -exec rm -rf {} +
+  # npm keeps packages in workspaces, too. Folders without files hurt nobody.
+  find "$clone" \( -name node_modules -o -path "$clone/.toolchain" \) -prune -o ! -type d -exec rm -f {} +
   git -C "$tree" ls-files -z --cached --others --exclude-standard |
     tar --create --directory="$tree" --null --files-from=- | tar --extract --directory="$clone" --no-same-owner
 }
