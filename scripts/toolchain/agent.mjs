@@ -137,7 +137,8 @@ export async function crossCompile({ target, python, flags }, inputs, binary) {
 
 /** Builds the agent for another system: static, but for FreeBSD, of which zig has no static C library. */
 export async function crossBuildAgent(target, python, binary) {
-  const flags = target.includes("freebsd") ? FLAGS : OWN_FLAGS;
+  // A macro of musl's own, CMSG_NXTHDR, compares a signed with an unsigned number.
+  const flags = target.includes("freebsd") ? FLAGS : [...OWN_FLAGS, "-Wno-sign-compare"];
   await crossCompile({ target, python, flags }, inputsIn(SOURCES, await sources()), binary);
 }
 
