@@ -39,7 +39,12 @@ root=$2
 mount --make-rprivate /
 mount --bind "$root" "$root"
 mount -t proc proc "$root/proc"
-mount -t sysfs sysfs "$root/sys"
+# Settings of the kernel are the host's, which systemd would set as it finds right; those of the network are its own.
+mount --bind "$root/proc/sys" "$root/proc/sys"
+mount -o remount,bind,ro "$root/proc/sys"
+mount --bind "$root/proc/sys/net" "$root/proc/sys/net"
+mount -o remount,bind,rw "$root/proc/sys/net"
+mount -t sysfs -o ro sysfs "$root/sys"
 if [ "$(stat -f -c %T /sys/fs/cgroup)" = cgroup2fs ]; then
   mount -t cgroup2 cgroup2 "$root/sys/fs/cgroup"
 else
