@@ -2,7 +2,7 @@ import { execFileSync } from "node:child_process";
 import { markdownTable } from "../generated-file.mjs";
 import { ROOT } from "../toolchain/project.mjs";
 
-const CODE = /^(core|agent|plugins|scripts)\/.*\.([cm]?[jt]s|c|h|py|sh)$/;
+const CODE = /^(core|cli|coppice|agent|plugins|scripts)\/.*\.([cm]?[jt]s|c|h|py|sh)$/;
 const GENERATED = /\/generated\//;
 const TEST = /\.test\.ts$|\/testing\/|^(?:bench|conformance|test)\//;
 /** Files below this many lines are often half of a concept. */
