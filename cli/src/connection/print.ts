@@ -1,4 +1,4 @@
-import { printTable, SandboxError, visibleText } from "@coppice/core/client";
+import { printLine, printTable, SandboxError } from "@coppice/core/client";
 
 export interface RowOptions {
   readonly json?: true | undefined;
@@ -35,11 +35,6 @@ export function printRows(
 
 export function printJson(body: unknown): void {
   printLine(JSON.stringify(body));
-}
-
-/** Prints a line that may be a sandbox's: a terminal shows its control characters in readable form. */
-export function printLine(text: string, stream: NodeJS.WriteStream = process.stdout): void {
-  stream.write(`${stream.isTTY ? visibleText(text) : text}\n`);
 }
 
 function textOf(cell: Cell): string {

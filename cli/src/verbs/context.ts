@@ -1,7 +1,7 @@
 import { text } from "node:stream/consumers";
-import { SandboxError } from "@coppice/core/client";
+import { printLine, SandboxError } from "@coppice/core/client";
 import { CONTEXT_NAME, contextNamed, readContexts, writeContexts } from "../connection/contexts.js";
-import { printLine, printRows, type RowOptions } from "../connection/print.js";
+import { printRows, type RowOptions } from "../connection/print.js";
 
 /** Adds a context, or replaces it. The key comes from stdin or the environment: other users see arguments. */
 export async function addContext(

@@ -1,7 +1,7 @@
-import { printFailure } from "@coppice/core/client";
+import { printFailure, printLine } from "@coppice/core/client";
 import { Sandbox } from "e2b";
 import { connectionOf, type ServerOptions } from "../connection/connection.js";
-import { printJson, printLine, printRows, type RowOptions } from "../connection/print.js";
+import { printJson, printRows, type RowOptions } from "../connection/print.js";
 
 export interface CreateOptions extends ServerOptions {
   readonly template?: string | undefined;

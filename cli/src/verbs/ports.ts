@@ -2,12 +2,11 @@ import { createServer, type Socket } from "node:net";
 import { execFile } from "node:child_process";
 import { once } from "node:events";
 import { PassThrough } from "node:stream";
-import { messageOf, printFailure } from "@coppice/core/client";
+import { messageOf, printFailure, printLine } from "@coppice/core/client";
 import type { Sandbox } from "e2b";
 import { attach } from "../connection/attach.js";
 import { connectionOf, type ServerOptions } from "../connection/connection.js";
 import { describeSandbox, openSandbox } from "../connection/open-sandbox.js";
-import { printLine } from "../connection/print.js";
 
 // Bash gives a background command no standard input unless it is another descriptor.
 const TUNNEL = 'exec 3<>"/dev/tcp/127.0.0.1/$1" 4<&0 && { cat <&4 >&3 & cat <&3; kill $! 2>/dev/null; }';

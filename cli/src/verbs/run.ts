@@ -2,9 +2,9 @@ import { readFile, writeFile } from "node:fs/promises";
 import { extname, join } from "node:path";
 import { text } from "node:stream/consumers";
 import { stripVTControlCharacters } from "node:util";
-import { SandboxError, visibleText } from "@coppice/core/client";
+import { printLine, SandboxError, visibleText } from "@coppice/core/client";
 import { type Result, Sandbox } from "@e2b/code-interpreter";
-import { printJson, printLine } from "../connection/print.js";
+import { printJson } from "../connection/print.js";
 import { creationOf, type CreateOptions } from "./lifecycle.js";
 
 /** Languages by the end of a file's name. */

@@ -1,7 +1,8 @@
+import { printLine } from "@coppice/core/client";
 import { z } from "zod";
 import type { ServerOptions } from "../connection/connection.js";
 import { apiOf, refused } from "../connection/open-sandbox.js";
-import { printJson, printLine, printRows } from "../connection/print.js";
+import { printJson, printRows } from "../connection/print.js";
 
 const event = z.looseObject({ type: z.string(), timestamp: z.string(), eventData: z.unknown() });
 

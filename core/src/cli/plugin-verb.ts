@@ -5,7 +5,7 @@ import { configure } from "../boot/configure.js";
 import type { ServerConfig } from "../boot/server-schema.js";
 import { systemClock } from "../kernel/clock.js";
 import { BootError } from "../kernel/errors.js";
-import { printTable, visibleText } from "./terminal.js";
+import { printLine, printTable } from "./terminal.js";
 import { makeDirectory } from "../kernel/files.js";
 import { createLogger } from "../observe/logger.js";
 import { HttpServerClient } from "./server-client.js";
@@ -34,8 +34,7 @@ export async function addPluginVerbs(program: Command, file: string): Promise<vo
         whileStopped({ config, configuration, log: createLogger("silent") }, use),
       server: (said: { readonly url?: string | undefined }) =>
         new HttpServerClient(said, process.env, addressOf(server.listeners)),
-      print: (line: string) =>
-        void process.stdout.write(`${process.stdout.isTTY ? visibleText(line) : line}\n`),
+      print: (line: string) => printLine(line),
       printTable,
     };
     for (const [verb, actions] of Object.entries(plugin.verbs)) {

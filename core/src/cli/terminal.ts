@@ -41,12 +41,20 @@ export function visibleText(text: string): string {
   return text.replaceAll(CONTROLS, (each) => `\\x${each.charCodeAt(0).toString(16).padStart(2, "0")}`);
 }
 
-/** Tells on stderr what failed: the text may be of a server, a sandbox or a registry. */
+/** Prints a line that may be of a server, a sandbox or a registry: a terminal shows its control characters in readable form. */
+export function printLine(
+  text: string,
+  stream: Pick<NodeJS.WriteStream, "write" | "isTTY"> = process.stdout,
+): void {
+  stream.write(`${stream.isTTY ? visibleText(text) : text}\n`);
+}
+
+/** Tells on stderr what failed. */
 export function printFailure(
   text: string,
   stream: Pick<NodeJS.WriteStream, "write" | "isTTY"> = process.stderr,
 ): void {
-  stream.write(`coppice: ${stream.isTTY ? visibleText(text) : text}\n`);
+  printLine(`coppice: ${text}`, stream);
 }
 
 const LEVELS: Readonly<Record<number, string>> = {
