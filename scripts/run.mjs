@@ -61,6 +61,8 @@ const VERBS = {
       : runBuilt("bench/dist/soak/run.js", first === undefined ? [] : [first, ...rest]),
   generate: ownVerb("generate"),
   weigh: ownVerb("weigh"),
+  /** Builds the documentation as a site. */
+  docs: (parameters) => runBuilt("scripts/docs-site.mjs", parameters),
   release: ownVerb("release"),
 };
 
