@@ -31,6 +31,7 @@ import { SANDBOXES, sandboxOf } from "./records/fleet-sandbox.js";
 import { FleetRecords } from "./records/fleet-records.js";
 import { FleetTemplates } from "./records/fleet-templates.js";
 import { LostSandboxes, tellLosses } from "./records/lost-sandboxes.js";
+import { MovedSandboxes } from "./records/moved-sandboxes.js";
 import { OwnSandboxes } from "./records/own-sandboxes.js";
 import { z } from "zod";
 import { FleetPlacement } from "./placement/fleet-placement.js";
@@ -269,15 +270,19 @@ export const plugin = definePlugin({
       await records.get(kind)?.heard(revision);
       ctx.body = {};
     });
+    const moved = new MovedSandboxes({ store, membership, sandboxes, keptMs: config.lostKept, clock, log });
+    context.onStop(() => moved[Symbol.dispose]());
     const moves = new Moves({
       sandboxes,
       snapshots: services.snapshots,
       templates: services.sharedTemplates,
       placement,
+      moved,
       ask: (name, path, question, signal) => router.named(name).ask(path, question, signal),
       clock,
       log,
     });
+    membership.onJoined(() => moves.awaitClaims());
     const named = z.object({ id: z.string() });
     asked.post("/moves", async (ctx) => {
       const { id } = await readJsonBody(ctx.req, named);

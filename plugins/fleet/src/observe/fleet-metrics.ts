@@ -117,6 +117,7 @@ export function fleetMetrics({ registry, now }: FleetMetricsOptions) {
     hopFailed: () => hopFailures.inc(),
     placed: (isForeign: boolean) => placements.inc({ server: isForeign ? "foreign" : "own" }),
     recordChanged(known: FleetSandbox | undefined, before: FleetSandbox | undefined) {
+      if (known?.isMoved === true) return;
       if (known?.lostAtMs !== undefined && before !== undefined && before.lostAtMs === undefined) lost.inc();
     },
     /** The same store, whose operations are measured. */

@@ -12,11 +12,13 @@ function world({
   mounts = [],
   during = (): void => {},
   answer = { id: "new", server: "b" },
+  isCeded = true,
 }: {
   readonly state?: string;
   readonly mounts?: readonly object[];
   readonly during?: (changeTo: (state: string) => void) => void;
   readonly answer?: object;
+  readonly isCeded?: boolean;
 } = {}) {
   const done: string[] = [];
   let record = { id: ID, owner: "me", state, mounts, endsAtMs: 50_000 };
@@ -52,6 +54,12 @@ function world({
       },
     },
     placement: { elsewhere: async () => "b" },
+    moved: {
+      cede: async (id: string, successor: string) => {
+        done.push(`cede ${id} for ${successor}`);
+        if (isCeded === false) throw new SandboxError(REASONS.fleet_unavailable, "it was given up");
+      },
+    },
     ask: async (server: string, path: string) => {
       done.push(`${path} ${server}`);
       if (path === "/arrivals") during(changeTo);
@@ -70,7 +78,14 @@ describe("the move of a sandbox", () => {
   it("stops it first, and ends it once the other server has its own", async () => {
     const { moved, done } = await move({});
     assert.deepEqual(moved, { id: "new", server: "b" });
-    assert.deepEqual(done, ["pause", "lend", "/arrivals b", "take back", "kill old moved"]);
+    assert.deepEqual(done, [
+      "pause",
+      "lend",
+      "/arrivals b",
+      "take back",
+      "cede old for new",
+      "kill old moved",
+    ]);
   });
 
   it("is undone when a client resumed it meanwhile: what it wrote since would be lost", async () => {
@@ -89,16 +104,23 @@ describe("the move of a sandbox", () => {
       { id: "new", server: "b" },
       { id: "new", server: "b" },
     ]);
-    assert.deepEqual(done, ["pause", "lend", "/arrivals b", "take back", "kill old moved"]);
+    assert.deepEqual(done, [
+      "pause",
+      "lend",
+      "/arrivals b",
+      "take back",
+      "cede old for new",
+      "kill old moved",
+    ]);
   });
 
   it("leaves it running, with the rest of its life, when the other server refuses or is lost", async () => {
     const fail = (): never => {
       throw new SandboxError(REASONS.fleet_unavailable, "it is gone");
     };
-    for (const options of [{ answer: { refusal: "no room" } }, { during: fail }]) {
+    for (const options of [{ answer: { refusal: "no room" } }, { during: fail }, { isCeded: false }]) {
       const { moved, done } = await move(options);
-      assert.match(JSON.stringify(moved), /refusal.*(no room|it is gone)/);
+      assert.match(JSON.stringify(moved), /refusal.*(no room|it is gone|it was given up)/);
       assert.equal(done.at(-1), "resume 50000");
     }
   });

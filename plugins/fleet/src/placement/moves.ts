@@ -3,6 +3,7 @@ import {
   type Clock,
   createdLike,
   type CreateSandbox,
+  type LiveSandbox,
   type Logger,
   messageOf,
   SandboxError,
@@ -12,6 +13,7 @@ import {
 } from "@coppice/core";
 import { z } from "zod";
 import type { FleetPlacement } from "./fleet-placement.js";
+import type { MovedSandboxes } from "../records/moved-sandboxes.js";
 import { unavailable } from "../reasons.js";
 
 /** A sandbox for another server, as this one asks for it. */
@@ -34,10 +36,15 @@ export type Moved = z.infer<typeof moveAnswer>;
 const MOVED_FROM = "coppice.movedFrom";
 
 export interface MovesOptions {
-  readonly sandboxes: Pick<Sandboxes, "create" | "get" | "find" | "pause" | "resume" | "kill" | "setTimeout">;
+  readonly sandboxes: Pick<
+    Sandboxes,
+    "create" | "get" | "find" | "list" | "pause" | "resume" | "kill" | "setTimeout"
+  >;
   readonly snapshots: Snapshots;
   readonly templates: Pick<SharedTemplates, "lend">;
   readonly placement: Pick<FleetPlacement, "elsewhere">;
+  /** Decide between the old sandbox and the new one when a server fails. */
+  readonly moved: Pick<MovedSandboxes, "cede" | "await">;
   readonly ask: (server: string, path: string, question: unknown, signal: AbortSignal) => Promise<unknown>;
   readonly clock: Clock;
   readonly log: Pick<Logger, "info" | "warn">;
@@ -82,7 +89,7 @@ export class Moves {
 
   /** Makes a sandbox that another server gives up. @throws SandboxError */
   async arrive({ request, leftMs, isPaused }: z.infer<typeof arrival>, signal: AbortSignal) {
-    const { sandboxes } = this.#options;
+    const { sandboxes, moved } = this.#options;
     const sandbox = await sandboxes.create(request, signal);
     const { id } = sandbox.record;
     try {
@@ -92,11 +99,18 @@ export class Moves {
       await sandboxes.kill(id);
       throw error;
     }
+    awaitClaim(sandbox, moved);
     return sandbox;
   }
 
+  /** Goes on waiting for the old servers of sandboxes that came here before this server was started. */
+  awaitClaims(): void {
+    const { sandboxes, moved } = this.#options;
+    for (const sandbox of sandboxes.list()) awaitClaim(sandbox, moved);
+  }
+
   async #move(id: string, signal: AbortSignal): Promise<{ readonly id: string; readonly server: string }> {
-    const { sandboxes, snapshots, templates, ask, clock } = this.#options;
+    const { sandboxes, snapshots, templates, ask, clock, moved } = this.#options;
     const { record } = sandboxes.get(id);
     const { owner, state, mounts, endsAtMs } = record;
     if (mounts.length > 0)
@@ -121,6 +135,7 @@ export class Moves {
           "it was resumed, changed or ended while it was being moved",
         );
       }
+      await moved.cede(id, made.id);
       await sandboxes.kill(id, "moved");
       return made;
     } catch (error) {
@@ -143,4 +158,9 @@ export class Moves {
       await sleep(PAUSE_MS, undefined, { signal });
     }
   }
+}
+
+function awaitClaim({ record }: LiveSandbox, moved: MovesOptions["moved"]): void {
+  const predecessor = record.metadata[MOVED_FROM];
+  if (predecessor !== undefined) moved.await(record.id, predecessor);
 }

@@ -19,6 +19,8 @@ const record = z.object({
   tokenDigest: z.string().optional(),
   /** When its server was found gone; it ended then. */
   lostAtMs: time.optional(),
+  /** Lost to this server alone: another one took its place. */
+  isMoved: z.boolean().optional(),
 });
 
 /** A sandbox as the whole fleet knows it; its server knows more. */

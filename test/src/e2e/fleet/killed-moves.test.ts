@@ -33,12 +33,13 @@ describe("a move whose servers are killed", { skip, timeout: 280_000 }, () => {
     (await servers.values("templates/")).filter((text) => text.includes("snapshotOf")).length;
 
   before(async () => {
-    servers = await SharingServers.start();
+    // On a busy machine a start takes longer than a short lease, and the paused sandbox would be lost.
+    servers = await SharingServers.start({ lease: "60s" });
     pointSdkAt(servers.url(0));
-    // The second server is at it for a while.
+    // The second server is at it for a while: the file is in no snapshot.
     const slow = Template()
       .fromImage("small")
-      .setStartCmd("sleep 4; touch /tmp/started; sleep 600", "[ -f /tmp/started ]");
+      .setStartCmd("sleep 4; touch /dev/shm/started; sleep 600", "[ -f /dev/shm/started ]");
     await Template.build(slow, "slow");
     await fleet("cordon", "node1").end;
     sandbox = await Sandbox.create("slow", { timeoutMs: 600_000 });

@@ -22,14 +22,15 @@ export class SharingServers implements AsyncDisposable {
     this.#rest = rest;
   }
 
-  static async start(): Promise<SharingServers> {
+  /** @param lease how long a server that was killed has to come back before its sandboxes are lost. */
+  static async start({ lease = "4s" } = {}): Promise<SharingServers> {
     const hub: ImageHub = await openImageHub(["library/small:latest"]);
     const registry: DockerRegistry = await openDockerRegistry();
     const etcd = await startEtcd();
     const registries = hub.registries as { readonly insecure: readonly string[] };
     const installations = await makeFleetInstallations({
       count: 2,
-      fleet: { etcd: { endpoints: etcd.endpoints }, lease: "4s" },
+      fleet: { etcd: { endpoints: etcd.endpoints }, lease },
       config: { sandboxes: { defaultBackend: "linux-namespaces" } },
       plugins: (directory) => ({
         "jupyter": undefined,
