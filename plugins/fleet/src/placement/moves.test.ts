@@ -57,7 +57,7 @@ function world({
     moved: {
       cede: async (id: string, successor: string) => {
         done.push(`cede ${id} for ${successor}`);
-        if (isCeded === false) throw new SandboxError(REASONS.fleet_unavailable, "it was given up");
+        if (!isCeded) throw new SandboxError(REASONS.fleet_unavailable, "it was given up");
       },
     },
     ask: async (server: string, path: string) => {
