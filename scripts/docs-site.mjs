@@ -56,8 +56,8 @@ hero:
   text: Sandboxes for AI agents on your own machine
   tagline: Programs written for E2B's SDKs run unmodified, and nearly every part is a plugin.
   actions:
-    - { theme: brand, text: Install, link: /docs/install }
-    - { theme: alt, text: Operate, link: /docs/operating }
+    - { theme: brand, text: First sandbox, link: /docs/first-sandbox }
+    - { theme: alt, text: Install, link: /docs/install }
 ---
 `;
 

@@ -1,6 +1,6 @@
 // Writes the generated parts of docs/, each between its two marks. With --check: says which is stale.
 //
-// errors.md: the catalogue of reasons. measurements.md: the rows of measurements.json, which `npm run bench -- … --peer URL
+// errors.md: the catalogue of reasons, with links to those that troubleshooting.md explains. measurements.md: the rows of measurements.json, which `npm run bench -- … --peer URL
 // --record NAME` keeps. commands-v1.md: method, path and scopes of routes; their texts are those of the table that is there.
 // Runs on the compiled code, under the Node that set-up chose.
 import { readdir, readFile } from "node:fs/promises";
@@ -27,10 +27,15 @@ async function reasons() {
   const plugins = await Promise.all((await readdir(join(ROOT, "plugins"))).sort().map(pluginOf));
   const declared = [REASONS, ...plugins.map((plugin) => plugin.reasons)].flatMap(Object.values);
   const codes = Object.keys(WIRE);
+  const more = await readFile(join(ROOT, "docs/troubleshooting.md"), "utf8");
+  const named = (reason) =>
+    more.includes(`\n### \`${reason}\`\n`)
+      ? `[\`${reason}\`](troubleshooting.md#${reason})`
+      : `\`${reason}\``;
   declared.sort((one, other) => codes.indexOf(one.code) - codes.indexOf(other.code));
   const rows = declared.map(({ reason, code, status, text }) => {
     const [when, remedy] = text.split(" | ");
-    return [`\`${reason}\``, `\`${code}\``, String(status ?? WIRE[code].status), when, remedy];
+    return [named(reason), `\`${code}\``, String(status ?? WIRE[code].status), when, remedy];
   });
   return markdownTable(["reason", "code", "HTTP", "when", "what to do"], rows);
 }

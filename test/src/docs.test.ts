@@ -183,6 +183,14 @@ describe("the documentation", () => {
     assert.deepEqual([...table.keys()], [], "codes that docs/errors.md leaves out");
   });
 
+  it("explains reasons that there are, each where the catalogue links to it", async () => {
+    const explained = [...(await text("docs/troubleshooting.md")).matchAll(/^### `(\w+)`$/gm)];
+    assert.ok(explained.length > 10, `${explained.length} reasons`);
+    const catalogue = await text("docs/errors.md");
+    for (const [, reason = ""] of explained)
+      assert.ok(catalogue.includes(`| [\`${reason}\`](troubleshooting.md#${reason})`), reason);
+  });
+
   it("shows a plugin that works, with a test that passes", async (context) => {
     const folder = await mkdtemp(join(tmpdir(), "coppice-docs-"));
     context.after(() => rm(folder, { recursive: true, force: true }));

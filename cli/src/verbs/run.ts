@@ -1,4 +1,4 @@
-import { readFile, writeFile } from "node:fs/promises";
+import { mkdir, readFile, writeFile } from "node:fs/promises";
 import { extname, join } from "node:path";
 import { text } from "node:stream/consumers";
 import { stripVTControlCharacters } from "node:util";
@@ -93,6 +93,7 @@ async function save(result: Result, folder: string): Promise<readonly string[]> 
   for (const [end, encoding] of Object.entries(SAVED) as [keyof typeof SAVED, BufferEncoding][]) {
     const data = result[end];
     if (data === undefined) continue;
+    await mkdir(folder, { recursive: true });
     for (let number = 1; ; number += 1) {
       const path = join(folder, `plot-${number}.${end}`);
       try {

@@ -1,7 +1,9 @@
 import assert from "node:assert/strict";
 import { execFile } from "node:child_process";
 import { existsSync } from "node:fs";
-import { readFile, readdir } from "node:fs/promises";
+import { mkdtemp, readFile, readdir, rm, symlink, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import { after, before, describe, it } from "node:test";
 import { fileURLToPath } from "node:url";
 import { promisify } from "node:util";
@@ -34,6 +36,12 @@ const LANGUAGES = [
 
 describe("the examples with the official SDKs", { timeout: 240_000 }, () => {
   let server: TestServer;
+  const environment = () => ({
+    PATH: process.env["PATH"],
+    E2B_API_URL: server.url,
+    E2B_SANDBOX_URL: server.url,
+    E2B_API_KEY: API_KEY,
+  });
 
   before(async () => {
     server = await startFullServer();
@@ -54,18 +62,26 @@ describe("the examples with the official SDKs", { timeout: 240_000 }, () => {
       for (const [name, printed] of Object.entries(PRINTED)) {
         it(`${name}${suffix} prints what it promises and leaves nothing behind`, async () => {
           const { stdout, stderr } = await run(program ?? "", [EXAMPLES + name + suffix], {
-            env: {
-              PATH: process.env["PATH"],
-              E2B_API_URL: server.url,
-              E2B_SANDBOX_URL: server.url,
-              E2B_API_KEY: API_KEY,
-            },
+            env: environment(),
             timeout: 200_000,
           });
           assert.equal(stdout, printed);
           assert.equal(stderr, "");
         });
       }
+
+      it(`docs/first-sandbox.md draws its plot ${what}`, async (context) => {
+        const page = await readFile(`${ROOT}docs/first-sandbox.md`, "utf8");
+        const folder = await mkdtemp(join(tmpdir(), "coppice-first-"));
+        context.after(() => rm(folder, { recursive: true, force: true }));
+        const blocks = [...page.matchAll(/```(?:js|python)\n([^]*?)```/g)].map(([, code = ""]) => code);
+        const code = blocks.find((each) => each.split("\n", 1)[0]?.endsWith(`plot${suffix}`)) ?? "";
+        await symlink(`${ROOT}node_modules`, join(folder, "node_modules"));
+        await writeFile(join(folder, `plot${suffix}`), code);
+        await run(program ?? "", [`plot${suffix}`], { cwd: folder, env: environment(), timeout: 200_000 });
+        const plot = await readFile(join(folder, "plot.png"));
+        assert.equal(plot.subarray(0, 8).toString("hex"), "89504e470d0a1a0a");
+      });
     });
   }
 
@@ -81,12 +97,7 @@ describe("the examples with the official SDKs", { timeout: 240_000 }, () => {
   it("shell-sessions/sandbox.mjs keeps the state of a shell, and survives its exit", async () => {
     // The client itself logs the exit on stderr.
     const { stdout } = await run(process.execPath, [`${EXAMPLES}shell-sessions/sandbox.mjs`], {
-      env: {
-        PATH: process.env["PATH"],
-        E2B_API_URL: server.url,
-        E2B_SANDBOX_URL: server.url,
-        E2B_API_KEY: API_KEY,
-      },
+      env: environment(),
       timeout: 60_000,
     });
     assert.equal(

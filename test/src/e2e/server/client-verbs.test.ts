@@ -243,7 +243,6 @@ describe("the verbs of a client", { timeout: 480_000 }, () => {
 
   it("run code in a sandbox of its own, save its plots, and remove it", async () => {
     const output = join(folder, "plots");
-    await mkdir(output);
     const code = "import matplotlib.pyplot as p\np.plot([1, 2])\np.show()\nprint('drawn')\n6 * 7";
     const drawn = await run("run", "-c", code, "--output", output);
     assert.equal(drawn.code, 0, drawn.stderr);
