@@ -71,7 +71,7 @@ function summaryOf(text) {
     .replace(/^\*\*\w+\.\*\*/, "")
     .replace(/\s+/g, " ")
     .trim()
-    .replace(/(?<=\.) [A-Z`].*|:$/, "");
+    .replace(/(?<=\.) .*|:$/, "");
 }
 
 function index(groups, pages) {
