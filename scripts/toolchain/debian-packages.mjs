@@ -42,6 +42,7 @@ const WANTED = [
   // For the tests of a fleet of servers.
   { packages: ["etcd-server", "strace"], files: ["/usr/bin/etcd", "/usr/bin/strace"] },
   { packages: ["nginx-light"], files: ["/usr/sbin/nginx"] },
+  { packages: ["caddy"], files: ["/usr/bin/caddy"], usedBy: /reverse-proxies/ },
   { packages: ["zfs-fuse"], files: ["/usr/sbin/zfs-fuse"], usedBy: /freebsd/ },
   // FreeBSD's tar(1), which packs images of jails.
   { packages: ["libarchive-tools"], files: ["/usr/bin/bsdtar"] },

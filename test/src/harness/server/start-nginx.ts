@@ -16,7 +16,7 @@ export const reasonWithoutNginx: string | undefined = existsSync(NGINX)
   ? undefined
   : "it needs nginx (Debian: nginx-light)";
 
-export interface Nginx extends AsyncDisposable {
+export interface ReverseProxy extends AsyncDisposable {
   readonly url: string;
 }
 
@@ -30,7 +30,7 @@ export interface Certificate {
  * Starts nginx with the shipped `config/nginx.conf` in front of a server, with one worker and one kept connection;
  * without TLS where no certificate is given.
  */
-export async function startNginx(upstream: string, certificate?: Certificate): Promise<Nginx> {
+export async function startNginx(upstream: string, certificate?: Certificate): Promise<ReverseProxy> {
   const shipped = await readFile(CONFIGURATION, "utf8");
   const siteOf = (port: number): string =>
     shipped
@@ -59,13 +59,21 @@ export function nginxConfiguration(site: string, directory: string): string {
 export async function serveByNginx(
   siteOf: (port: number) => string,
   protocol: "http" | "https" = "http",
-): Promise<Nginx> {
+): Promise<ReverseProxy> {
   const directory = await mkdtemp(join(tmpdir(), "coppice-nginx-"));
   const port = await freePort();
   const configuration = join(directory, "nginx.conf");
   await mkdir(join(directory, "logs"));
   await writeFile(configuration, nginxConfiguration(siteOf(port), directory));
-  const child: ChildProcess = spawn(NGINX, ["-p", directory, "-c", configuration], { stdio: "ignore" });
+  const child = spawn(NGINX, ["-p", directory, "-c", configuration], { stdio: "ignore" });
+  return listening(child, { directory, url: `${protocol}://127.0.0.1:${port}` });
+}
+
+/** A proxy, once it listens. Its folder is removed with it. */
+export async function listening(
+  child: ChildProcess,
+  { directory, url }: { readonly directory: string; readonly url: string },
+): Promise<ReverseProxy> {
   const ended = once(child, "exit");
   const stop = async (): Promise<void> => {
     if (child.exitCode === null) child.kill("SIGTERM");
@@ -73,8 +81,8 @@ export async function serveByNginx(
     await rm(directory, { recursive: true, force: true });
   };
   try {
-    await eventually("nginx listens", async () => {
-      const socket = connect(port, "127.0.0.1");
+    await eventually("the proxy listens", async () => {
+      const socket = connect(Number(new URL(url).port), "127.0.0.1");
       return await once(socket, "connect").then(
         () => (socket.destroy(), true),
         () => false,
@@ -84,5 +92,5 @@ export async function serveByNginx(
     await stop();
     throw error;
   }
-  return { url: `${protocol}://127.0.0.1:${port}`, [Symbol.asyncDispose]: stop };
+  return { url, [Symbol.asyncDispose]: stop };
 }

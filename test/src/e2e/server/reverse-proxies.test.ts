@@ -18,6 +18,7 @@ import { API_KEY } from "../../harness/server/api-key.js";
 import { pointSdkAt } from "../../harness/server/point-sdk-at.js";
 import { COPPICE } from "../../harness/server/server-process.js";
 import { startFullServer } from "../../harness/server/start-full-server.js";
+import { reasonWithoutCaddy, startCaddy } from "../../harness/server/start-caddy.js";
 import { reasonWithoutNginx, startNginx } from "../../harness/server/start-nginx.js";
 
 const run = promisify(execFile);
@@ -46,10 +47,13 @@ const ATTACKS: Readonly<Record<string, string>> = {
   "101 to whoever asks": "HTTP/1.1 101 Fine\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\nEVIL",
 };
 
-describe(
-  "behind nginx as config/nginx.conf has it",
-  { skip: reasonWithoutNginx ?? false, timeout: 240_000 },
-  () => {
+const PROXIES = [
+  { name: "nginx", configuration: "config/nginx.conf", missing: reasonWithoutNginx, start: startNginx },
+  { name: "Caddy", configuration: "config/Caddyfile", missing: reasonWithoutCaddy, start: startCaddy },
+];
+
+for (const { name, configuration, missing, start } of PROXIES) {
+  describe(`behind ${name} as ${configuration} has it`, { skip: missing ?? false, timeout: 240_000 }, () => {
     it("no answer of a program is given to somebody else, and no request of somebody else to it", async () => {
       let heard = "";
       let answer = "";
@@ -67,7 +71,7 @@ describe(
         ],
         server: { http: { trustedProxies: ["127.0.0.1"] } },
       });
-      await using nginx = await startNginx(server.url);
+      await using proxy = await start(server.url);
       const { record } = await server.sandboxes.create({
         template: "base",
         timeoutMs: undefined,
@@ -76,7 +80,7 @@ describe(
       const address = `Host: localhost\r\nE2b-Sandbox-Id: ${record.id}\r\nE2b-Sandbox-Port: ${PORT}\r\n`;
       const agent = new Agent({ keepAlive: true, maxSockets: 1 });
       const victim = async (): Promise<readonly [status: number | undefined, text: string]> => {
-        const asked = request(`${nginx.url}/health`, { agent, headers: { "x-api-key": SECRET } }).end();
+        const asked = request(`${proxy.url}/health`, { agent, headers: { "x-api-key": SECRET } }).end();
         const [response] = (await once(asked, "response")) as [
           NodeJS.ReadableStream & { statusCode?: number },
         ];
@@ -91,7 +95,7 @@ describe(
           for (const method of ["GET", "HEAD"]) {
             heard = "";
             answer = text;
-            const attacker = connect(Number(new URL(nginx.url).port), "127.0.0.1");
+            const attacker = connect(Number(new URL(proxy.url).port), "127.0.0.1");
             attacker.on("error", () => undefined).resume();
             attacker.write(`${method} / HTTP/1.1\r\n${address}${upgrade}\r\n`);
             await Promise.race([once(attacker, "data"), once(attacker, "close")]);
@@ -108,8 +112,8 @@ describe(
 
     it("the SDK does what it does without it: commands while they run, files, terminals, ports", async () => {
       await using server = await startFullServer({ server: { http: { trustedProxies: ["127.0.0.1"] } } });
-      await using nginx = await startNginx(server.url);
-      pointSdkAt(nginx.url);
+      await using proxy = await start(server.url);
+      pointSdkAt(proxy.url);
       const sandbox = await Sandbox.create({ apiKey: API_KEY });
       const arrived: number[] = [];
       const startedAt = performance.now();
@@ -135,7 +139,7 @@ describe(
     });
 
     it("the SDK is told why a large upload is refused", async () => {
-      const folder = await mkdtemp(join(tmpdir(), "coppice-nginx-tls-"));
+      const folder = await mkdtemp(join(tmpdir(), "coppice-proxy-tls-"));
       try {
         await run(process.execPath, [COPPICE, "tls", "init", DOMAIN, folder]);
         await using server = await startFullServer({
@@ -143,12 +147,12 @@ describe(
           settings: { files: { maxUpload: "1MiB" } },
         });
         const certificate = { cert: join(folder, "cert.pem"), key: join(folder, "key.pem") };
-        await using nginx = await startNginx(server.url, certificate);
+        await using proxy = await start(server.url, certificate);
         const { stdout } = await run(process.execPath, ["--import", RESOLVER, CLIENT], {
           env: {
             PATH: process.env["PATH"],
             NODE_EXTRA_CA_CERTS: join(folder, "ca.pem"),
-            E2B_DOMAIN: `${DOMAIN}:${new URL(nginx.url).port}`,
+            E2B_DOMAIN: `${DOMAIN}:${new URL(proxy.url).port}`,
             E2B_API_KEY: API_KEY,
           },
           timeout: 100_000,
@@ -162,5 +166,5 @@ describe(
         await rm(folder, { recursive: true, force: true });
       }
     });
-  },
-);
+  });
+}
