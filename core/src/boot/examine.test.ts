@@ -147,7 +147,7 @@ it("a data directory that a server uses, or that is damaged, is a failure and st
   await server.stop();
   const free = await linesOf([memoryBackend()]);
   assert.equal(free[1], `ok    dataDir: ${dataDir} can be written, and no server uses it`);
-  assert.deepEqual(await readdir(dataDir), ["ledger.sqlite"]);
+  assert.deepEqual(await readdir(dataDir), ["ledger.sqlite", "server.lock"]);
   await writeFile(join(dataDir, "ledger.sqlite"), "no database at all, but long enough to be looked at");
   const damaged = await linesOf([memoryBackend()]);
   assert.match(damaged[1] ?? "", /^FAIL {2}dataDir: cannot use the ledger .*: file is not a database/);

@@ -71,6 +71,23 @@ export function makeProgram(version: string): Command {
     lazily(async () => (await import("./end-sandboxes.js")).endSandboxes),
   );
   program
+    .command("backup")
+    .helpGroup("Server:")
+    .description("keeps the data of a server, which may run, in an archive")
+    .argument("<config.yaml>", "its configuration")
+    .argument("<archive.tar>", "replaced when it exists")
+    .addHelpText("after", "\nExample:\n  coppice backup coppice.yaml coppice-backup.tar")
+    .action(lazily(async () => (await import("./backup.js")).backup));
+  program
+    .command("restore")
+    .helpGroup("Server:")
+    .description("puts the data of an archive into the data directory of a stopped server")
+    .argument("<config.yaml>", "its configuration")
+    .argument("<archive.tar>", "made by 'coppice backup'")
+    .option("--force", "also when there is data, which is kept beside it")
+    .addHelpText("after", "\nExample:\n  coppice restore coppice.yaml coppice-backup.tar")
+    .action(lazily(async () => (await import("./restore.js")).restore));
+  program
     .command("conform")
     .helpGroup("Server:")
     .description("runs the conformance suite on the backends of a plugin")

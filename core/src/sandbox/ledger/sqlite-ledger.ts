@@ -95,7 +95,10 @@ const MIGRATIONS: readonly string[] = [
 ];
 
 const FILE_NAME = "ledger.sqlite";
+export const LOCK_NAME = "server.lock";
 const SQLITE_BUSY = 5;
+/** A backup has the file open, too, and keeps a checkpoint waiting. */
+const BUSY_TIMEOUT_MS = 1000;
 /** A full disk is rarely emptied sooner. */
 const RETRY_AFTER_SECONDS = 5;
 
@@ -132,14 +135,15 @@ function tablesOf(database: DatabaseSync) {
 type Tables = ReturnType<typeof tablesOf>;
 
 /**
- * The ledger in one SQLite file. The file stays locked while it is open, so a second server on the same data directory
- * is refused; the lock ends with the process, however that ends.
+ * The ledger in one SQLite file, which a backup may read meanwhile. A lock beside it keeps a second server off the data
+ * directory; it ends with the process, however that ends.
  */
 export class SqliteLedger implements Ledger {
   readonly #options: SqliteLedgerOptions;
   #opened:
     | {
         readonly database: DatabaseSync;
+        readonly lock: DatabaseSync;
         readonly tables: Tables;
         readonly endedRows: FairRows;
         /** Inode of the file: another file in its place is not the ledger. */
@@ -156,7 +160,7 @@ export class SqliteLedger implements Ledger {
    * @throws BootError that names the file: in use, unreadable, damaged or from a newer version.
    */
   async open(): Promise<void> {
-    const database = openDatabase(this.#options.dataDir, this.#path);
+    const { database, lock } = openDatabase(this.#options.dataDir, this.#path);
     const most = this.#options.endedKept;
     const endedRows = new FairRows(database, {
       table: "ended_sandbox",
@@ -164,7 +168,7 @@ export class SqliteLedger implements Ledger {
       sequence: "sequence",
       most,
     });
-    this.#opened = { database, tables: tablesOf(database), endedRows, inode: statSync(this.#path).ino };
+    this.#opened = { database, lock, tables: tablesOf(database), endedRows, inode: statSync(this.#path).ino };
   }
 
   async entries(): Promise<readonly LedgerEntry[]> {
@@ -299,6 +303,7 @@ export class SqliteLedger implements Ledger {
 
   async close(): Promise<void> {
     this.#opened?.database.close();
+    this.#opened?.lock.close();
     this.#opened = undefined;
   }
 
@@ -357,10 +362,12 @@ export class SqliteLedger implements Ledger {
 export function reasonLedgerUnusable(dataDir: string): string | undefined {
   const path = join(dataDir, FILE_NAME);
   if (!existsSync(path)) return undefined;
+  let lock: DatabaseSync | undefined;
   let database: DatabaseSync | undefined;
   try {
+    if (existsSync(join(dataDir, LOCK_NAME))) lock = takeLock(dataDir);
     database = new DatabaseSync(path);
-    database.exec("PRAGMA locking_mode = EXCLUSIVE; BEGIN IMMEDIATE; ROLLBACK");
+    database.exec("BEGIN IMMEDIATE; ROLLBACK");
     checkPages(database);
     knownVersion(database, MIGRATIONS.length);
     return undefined;
@@ -368,25 +375,50 @@ export function reasonLedgerUnusable(dataDir: string): string | undefined {
     return refusal(path, error);
   } finally {
     database?.close();
+    lock?.close();
   }
 }
 
-function openDatabase(dataDir: string, path: string): DatabaseSync {
+/**
+ * Keeps servers off a data directory until it is closed or the process ends.
+ * @throws Error of SQLite, SQLITE_BUSY while another one has it.
+ */
+export function takeLock(dataDir: string): DatabaseSync {
+  const path = join(dataDir, LOCK_NAME);
+  // Not opened when it exists: closing any descriptor would drop the lock of another ledger of this process.
+  if (!existsSync(path)) closeSync(openSync(path, "a", 0o600));
+  // Used only for its lock: Node has none for files.
+  const lock = new DatabaseSync(path, { timeout: 0 });
+  try {
+    lock.exec("BEGIN EXCLUSIVE");
+    return lock;
+  } catch (error) {
+    lock.close();
+    throw error;
+  }
+}
+
+function openDatabase(
+  dataDir: string,
+  path: string,
+): { readonly database: DatabaseSync; readonly lock: DatabaseSync } {
+  let lock: DatabaseSync | undefined;
   let database: DatabaseSync | undefined;
   try {
     mkdirSync(dataDir, { recursive: true, mode: 0o700 });
-    // Not opened when it exists: closing any descriptor would drop the lock of another ledger of this process.
+    lock = takeLock(dataDir);
+    // Not opened when it exists: closing any descriptor would drop the locks of another connection of this process.
     if (!existsSync(path)) closeSync(openSync(path, "a", 0o600));
     chmodSync(path, 0o600);
-    database = new DatabaseSync(path);
-    // Exclusive before the first read: the lock is then taken with it and kept until close.
-    database.exec("PRAGMA locking_mode = EXCLUSIVE; PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL");
+    database = new DatabaseSync(path, { timeout: BUSY_TIMEOUT_MS });
+    database.exec("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL");
     database.exec("PRAGMA foreign_keys = ON");
     checkPages(database);
     migrate(database, MIGRATIONS);
-    return database;
+    return { database, lock };
   } catch (error) {
     database?.close();
+    lock?.close();
     throw new BootError([{ message: refusal(path, error) }], { cause: error });
   }
 }
