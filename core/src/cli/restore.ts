@@ -16,8 +16,7 @@ import { printFailure, printLine } from "./terminal.js";
 const MANIFEST_BYTES = 64 * 1024 * 1024;
 
 /**
- * Puts the files of a backup in the place of a data directory, all or nothing. What was there stays beside it. Nothing
- * changes before the whole archive is unpacked and its digests are right.
+ * Puts the files of a backup in the place of a data directory. What was there stays beside it. Nothing changes before the whole archive is unpacked and its digests are right.
  */
 export async function restore(
   file: string,
@@ -45,7 +44,12 @@ export async function restore(
     if (old !== undefined) {
       const kept = `${dataDir}.before-${Date.now()}`;
       await rename(dataDir, kept);
-      await rename(unpacked, dataDir);
+      try {
+        await rename(unpacked, dataDir);
+      } catch (error) {
+        await rename(kept, dataDir);
+        throw error;
+      }
       if (isEmpty) await rm(kept, { recursive: true });
       else process.stderr.write(`coppice: the data that was there is in ${kept}\n`);
     } else await rename(unpacked, dataDir);

@@ -54,6 +54,8 @@ describe("coppice backup and restore", { timeout: 120_000 }, () => {
         await using server = await ServerProcess.start(second.configFile);
         const ask = answers(server, key);
         assert.equal((await ask("GET", "/sandboxes")).status, 200);
+        const { stdout } = await run("audit", "list", second.configFile);
+        assert.match(stdout.toString(), /sandboxes/);
         const gone = await ask("GET", `/sandboxes/${sandboxId}`);
         assert.equal(gone.status, 404);
         await eventually("the sandbox that runs elsewhere is told lost", async () =>
