@@ -6,7 +6,7 @@ import { DatabaseSync } from "node:sqlite";
 import { pipeline } from "node:stream/promises";
 import { pack, type Headers, type Pack } from "tar-stream";
 import { z } from "zod";
-import { configure } from "../boot/configure.js";
+import { configure, type Configuration } from "../boot/configure.js";
 import { readConfig } from "../config/read.js";
 import { messageOf } from "../kernel/errors.js";
 import { CORE } from "../kernel/one-core.js";
@@ -35,8 +35,9 @@ const TRANSIENT = new RegExp(`\\.sqlite-(wal|shm|journal)$|^${LOCK_NAME.replace(
 
 /** Writes the data directory of a configuration, whose server may run, to an archive that replaces the old one at the end. */
 export async function backup(file: string, archive: string): Promise<number> {
-  const { server } = await configure(readConfig(file, process.env));
-  const dataDir = resolve(server.dataDir);
+  const configuration = await configure(readConfig(file, process.env));
+  const dataDir = resolve(configuration.server.dataDir);
+  const skipped = foldersOfSandboxes(configuration);
   const target = resolve(archive);
   if (target.startsWith(dataDir + sep)) {
     printFailure(`${archive} is in the data directory that it would be of`);
@@ -47,7 +48,7 @@ export async function backup(file: string, archive: string): Promise<number> {
   try {
     scratch = await mkdtemp(join(dirname(target), ".coppice-backup-"));
     await rm(unfinished, { force: true });
-    const leftOut = await writeArchive({ dataDir, unfinished, scratch });
+    const leftOut = await writeArchive({ dataDir, skipped, unfinished, scratch });
     await rename(unfinished, target);
     await flushFolder(dirname(target));
     for (const line of leftOut) process.stderr.write(`coppice: left out ${JSON.stringify(line)}\n`);
@@ -62,14 +63,28 @@ export async function backup(file: string, archive: string): Promise<number> {
   }
 }
 
+/**
+ * Folders below the data directory that have files of sandboxes, which no server may open as its own: a name, a link or a
+ * journal of a database there is a guest's. Each is the setting `directory` of a backend.
+ */
+export function foldersOfSandboxes({ server, plugins }: Configuration): ReadonlySet<string> {
+  const dataDir = resolve(server.dataDir);
+  const folders = plugins.flatMap(({ settings }) => {
+    const { directory } = (settings ?? {}) as { readonly directory?: unknown };
+    return typeof directory === "string" ? [resolve(directory)] : [];
+  });
+  return new Set(folders.filter((folder) => folder.startsWith(dataDir + sep)));
+}
+
 interface Places {
   readonly dataDir: string;
+  readonly skipped: ReadonlySet<string>;
   readonly unfinished: string;
   readonly scratch: string;
 }
 
 /** @returns what is neither a file nor a folder, or was not whole. */
-async function writeArchive({ dataDir, unfinished, scratch }: Places): Promise<readonly string[]> {
+async function writeArchive({ dataDir, skipped, unfinished, scratch }: Places): Promise<readonly string[]> {
   const { uid, gid } = await stat(dataDir);
   const tar = pack();
   const output = createWriteStream(unfinished, { flags: "wx", mode: 0o600, flush: true });
@@ -81,7 +96,7 @@ async function writeArchive({ dataDir, unfinished, scratch }: Places): Promise<r
     for (const item of await readdir(folder, { withFileTypes: true })) {
       const path = join(folder, item.name);
       const name = relative(dataDir, path);
-      if (TRANSIENT.test(item.name)) continue;
+      if (TRANSIENT.test(item.name) || skipped.has(path)) continue;
       if (item.isDirectory()) {
         const found = await unlessGone(stat(path));
         if (found === undefined) continue;

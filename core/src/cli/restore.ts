@@ -1,7 +1,7 @@
 import { createHash } from "node:crypto";
-import { createReadStream, createWriteStream } from "node:fs";
+import { createReadStream, createWriteStream, existsSync } from "node:fs";
 import { chmod, chown, mkdir, mkdtemp, readdir, rename, rm, stat } from "node:fs/promises";
-import { dirname, join, resolve } from "node:path";
+import { dirname, join, relative, resolve } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import { pipeline } from "node:stream/promises";
 import { extract, type Entry } from "tar-stream";
@@ -10,31 +10,34 @@ import { readConfig } from "../config/read.js";
 import { messageOf } from "../kernel/errors.js";
 import { CORE } from "../kernel/one-core.js";
 import { LOCK_NAME, reasonLedgerUnusable, takeLock } from "../sandbox/ledger/sqlite-ledger.js";
-import { DATA, FORMAT, MANIFEST, manifest, type Manifest } from "./backup.js";
+import { DATA, foldersOfSandboxes, FORMAT, MANIFEST, manifest, type Manifest } from "./backup.js";
 import { printFailure, printLine } from "./terminal.js";
 
 const MANIFEST_BYTES = 64 * 1024 * 1024;
 
 /**
- * Puts the files of a backup in the place of a data directory. What was there stays beside it. Nothing changes before the whole archive is unpacked and its digests are right.
+ * Puts the files of a backup in the place of a data directory. What was there stays beside it, and folders of sandboxes stay
+ * where they are. Nothing changes before the whole archive is unpacked and its digests are right.
  */
 export async function restore(
   file: string,
   archive: string,
   { force }: { readonly force?: true | undefined },
 ): Promise<number> {
-  const { server } = await configure(readConfig(file, process.env));
-  const dataDir = resolve(server.dataDir);
+  const configuration = await configure(readConfig(file, process.env));
+  const dataDir = resolve(configuration.server.dataDir);
+  const skipped = foldersOfSandboxes(configuration);
   let unpacked: string | undefined;
   let lock: DatabaseSync | undefined;
   try {
     const old = await stat(dataDir).catch(() => undefined);
     let isEmpty = true;
     if (old !== undefined) {
-      isEmpty = (await readdir(dataDir)).every((name) => name === LOCK_NAME);
+      const isData = (name: string) => name !== LOCK_NAME && !skipped.has(join(dataDir, name));
+      isEmpty = !(await readdir(dataDir)).some(isData);
       if (!isEmpty && force !== true)
         throw new Error(`${dataDir} is not empty; --force keeps what it has beside it`);
-      lock = await withoutServer(dataDir);
+      lock = await withoutServer(dataDir, skipped);
     }
     await mkdir(dirname(dataDir), { recursive: true, mode: 0o700 });
     unpacked = await mkdtemp(`${dataDir}.restored-`);
@@ -43,10 +46,19 @@ export async function restore(
     if (reason !== undefined) throw new Error(reason);
     if (old !== undefined) {
       const kept = `${dataDir}.before-${Date.now()}`;
+      const moved: string[] = [];
       await rename(dataDir, kept);
       try {
+        for (const folder of skipped) {
+          const local = relative(dataDir, folder);
+          if (!existsSync(join(kept, local))) continue;
+          await mkdir(dirname(join(unpacked, local)), { recursive: true, mode: 0o700 });
+          await rename(join(kept, local), join(unpacked, local));
+          moved.push(local);
+        }
         await rename(unpacked, dataDir);
       } catch (error) {
+        for (const local of moved) await rename(join(unpacked, local), join(kept, local));
         await rename(kept, dataDir);
         throw error;
       }
@@ -66,19 +78,25 @@ export async function restore(
 }
 
 /** @returns a lock that keeps servers off. @throws Error when one runs, also one whose ledger is elsewhere. */
-async function withoutServer(dataDir: string): Promise<DatabaseSync> {
+async function withoutServer(dataDir: string, skipped: ReadonlySet<string>): Promise<DatabaseSync> {
   let lock: DatabaseSync | undefined;
-  try {
-    lock = takeLock(dataDir);
-    for (const name of await readdir(dataDir, { recursive: true })) {
-      if (!name.endsWith(".sqlite")) continue;
-      const store = new DatabaseSync(join(dataDir, name), { timeout: 0 });
+  const look = async (folder: string): Promise<void> => {
+    for (const item of await readdir(folder, { withFileTypes: true })) {
+      const path = join(folder, item.name);
+      if (skipped.has(path)) continue;
+      if (item.isDirectory()) await look(path);
+      if (!item.isFile() || !item.name.endsWith(".sqlite")) continue;
+      const store = new DatabaseSync(path, { timeout: 0 });
       try {
         store.exec("PRAGMA locking_mode = EXCLUSIVE; BEGIN IMMEDIATE; ROLLBACK");
       } finally {
         store.close();
       }
     }
+  };
+  try {
+    lock = takeLock(dataDir);
+    await look(dataDir);
     return lock;
   } catch (error) {
     lock?.close();

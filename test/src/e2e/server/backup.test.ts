@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { existsSync } from "node:fs";
-import { readFile, stat, truncate, writeFile } from "node:fs/promises";
+import { mkdir, readFile, stat, truncate, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { describe, it } from "node:test";
 import { eventually } from "@coppice/core/testing";
@@ -10,6 +10,10 @@ import { type Installation, makeInstallation, ServerProcess } from "../../harnes
 
 const run = async (...args: string[]) => startCoppice(args).end;
 const dataOf = ({ directory }: Installation): string => join(directory, "data");
+
+/** Sandboxes of the shipped configurations are below `dataDir`, too. */
+const boxesOf = (installation: Installation): string => join(dataOf(installation), "boxes");
+const plugins = (directory: string) => ({ "local-process": { directory: join(directory, "data", "boxes") } });
 
 function answers(server: ServerProcess, key: string) {
   return async (method: string, path: string, body?: unknown) =>
@@ -23,8 +27,12 @@ function answers(server: ServerProcess, key: string) {
 
 describe("coppice backup and restore", { timeout: 120_000 }, () => {
   it("keeps what a server has while it runs and writes, and another one has it then", async () => {
-    const first = await makeInstallation();
-    const second = await makeInstallation();
+    const first = await makeInstallation({ plugins });
+    const second = await makeInstallation({ plugins });
+    for (const one of [first, second]) {
+      await mkdir(boxesOf(one), { recursive: true });
+      await writeFile(join(boxesOf(one), "guest.sqlite"), "no database");
+    }
     const archive = join(first.directory, "backup.tar");
     try {
       let key = "";
@@ -44,6 +52,7 @@ describe("coppice backup and restore", { timeout: 120_000 }, () => {
         const { code, stderr } = await backing.end;
         assert.equal(code, 0, stderr);
         assert.equal((await stat(archive)).mode & 0o777, 0o600);
+        assert.doesNotMatch((await readFile(archive)).toString("latin1"), /guest\.sqlite/);
         const refused = await run("restore", first.configFile, archive, "--force");
         assert.equal(refused.code, 1);
         assert.match(refused.stderr, /may be in use, stop its server first/);
@@ -68,6 +77,7 @@ describe("coppice backup and restore", { timeout: 120_000 }, () => {
       const forced = await run("restore", second.configFile, archive, "--force");
       assert.equal(forced.code, 0, forced.stderr);
       assert.match(forced.stderr, /data\.before-\d+/);
+      assert.equal(await readFile(join(boxesOf(second), "guest.sqlite"), "utf8"), "no database");
     } finally {
       await first.remove();
       await second.remove();
