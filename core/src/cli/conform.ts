@@ -11,10 +11,15 @@ const SIGN = { passed: "ok     ", failed: "FAILED ", skipped: "skipped" } as con
 interface Options {
   readonly limits?: string | undefined;
   readonly only?: string | undefined;
+  readonly json?: boolean | undefined;
 }
 
-/** Runs the conformance suite on the backends of a plugin: one line a case, exit code 1 when one failed. */
-export async function conform(key: string, settings: string, { limits, only }: Options): Promise<number> {
+/** Runs the conformance suite on the backends of a plugin: one line a case, as text or JSON; exit code 1 when one failed. */
+export async function conform(
+  key: string,
+  settings: string,
+  { limits, only, json }: Options,
+): Promise<number> {
   const plugin = await requirePlugin(key, process.cwd()).catch((error: unknown) => {
     throw new BootError([{ message: messageOf(error) }], { cause: error });
   });
@@ -23,14 +28,19 @@ export async function conform(key: string, settings: string, { limits, only }: O
   await runConformance(plugin, parseSettings(settings), {
     ...(limits !== undefined && { limits: parseLimits(limits) }),
     ...(only !== undefined && { only }),
-    onResult({ group, name, outcome, reason }, backend) {
+    onResult({ group, name, outcome, reason, durationMs }, backend) {
       counts[outcome] += 1;
+      if (json) {
+        process.stdout.write(`${JSON.stringify({ backend, group, name, outcome, reason, durationMs })}\n`);
+        return;
+      }
       process.stdout.write(
         `${SIGN[outcome]} ${backend} ${group}: ${name}${reason === undefined ? "" : ` (${reason})`}\n`,
       );
     },
   });
-  process.stdout.write(`${counts.passed} passed, ${counts.failed} failed, ${counts.skipped} skipped\n`);
+  if (!json)
+    process.stdout.write(`${counts.passed} passed, ${counts.failed} failed, ${counts.skipped} skipped\n`);
   return counts.failed === 0 ? 0 : 1;
 }
 
@@ -52,6 +62,7 @@ interface KitResult {
   readonly group: string;
   readonly outcome: keyof typeof SIGN;
   readonly reason?: string | undefined;
+  readonly durationMs: number;
 }
 
 /** @throws BootError where the kit is not installed. */

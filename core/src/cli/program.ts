@@ -95,6 +95,7 @@ export function makeProgram(version: string): Command {
     .argument("[settings]", "its settings in JSON", "{}")
     .option("--limits <names>", "limits that it has, with commas; '' for none")
     .option("--only <text>", "runs the cases whose names have this text")
+    .option("--json", "prints each case as a line of JSON")
     .addHelpText("after", "\nExample:\n  coppice conform ./my-backend --only files")
     .action(lazily(async () => (await import("./conform.js")).conform));
   program

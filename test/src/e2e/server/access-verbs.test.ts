@@ -141,6 +141,11 @@ plugins:
       stdout,
       /^ok {6}local-process files: a missing path[^\n]*\n1 passed, 0 failed, 0 skipped\n$/,
     );
+    const asJson = await coppice("conform", "local-process", ...only, "--json");
+    assert.equal(asJson.code, 0, asJson.stderr);
+    const { backend, group, outcome, durationMs } = JSON.parse(asJson.stdout) as Record<string, unknown>;
+    assert.deepEqual([backend, group, outcome], ["local-process", "files", "passed"]);
+    assert.equal(typeof durationMs, "number");
   });
 
   it("say what is wrong with what they are asked", async () => {
