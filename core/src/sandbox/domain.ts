@@ -55,7 +55,7 @@ export function createSandboxDomain(options: SandboxDomainOptions) {
   const ledger = ledgerHandle(
     () => options.ledger?.() ?? new SqliteLedger({ dataDir, endedKept: settings.endedKept }),
   );
-  const metrics = sandboxMetrics(options.metrics, (state) => registry.count(state));
+  const metrics = sandboxMetrics(options.metrics, () => registry.records());
   const teardown = new Teardown({ settings, metrics, clock, log });
   const warmUps = new AddedWarmUps();
   const startups = new AddedStartups();

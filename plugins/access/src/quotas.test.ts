@@ -179,6 +179,39 @@ describe("quotas", () => {
     assertRefused(await server.create(key), /rate/, "21");
   });
 
+  it("can be planned by metrics: what each tenant has, with the smallest of very many tenants in one sum", async () => {
+    await using server = await serverWith({ everybody: {} });
+    const read = async (): Promise<string[]> =>
+      (await (await fetch(`${server.urls["ops"]}/metrics`)).text()).split("\n");
+    const keys = [server.newKey(), server.newKey({ tenant: 'quo"ted' })];
+    const paused = await server.create(keys[0] ?? "");
+    for (const key of [keys[0], keys[0], keys[1]]) await server.create(key ?? "", "large");
+    const { status } = await server.call(`POST /sandboxes/${paused.json.sandboxID}/pause`, {
+      "x-api-key": keys[0] ?? "",
+    });
+    assert.equal(status, 204);
+    const few = await read();
+    const expected = (line: string): void =>
+      assert.ok(few.includes(line), `${line} in ${few.filter((one) => one.includes("tenant=")).join()}`);
+    expected('coppice_sandboxes_of_tenant{tenant="acme",state="running"} 2');
+    expected('coppice_sandboxes_of_tenant{tenant="acme",state="paused"} 1');
+    expected('coppice_sandboxes_promised_cpus{tenant="acme",state="running"} 8');
+    expected('coppice_sandboxes_promised_memory_bytes{tenant="acme",state="paused"} 536870912');
+    expected('coppice_sandboxes_promised_memory_bytes{tenant="quo\\"ted",state="running"} 4294967296');
+    assert.ok(few.some((line) => /^coppice_host_memory_bytes [1-9]/.test(line)));
+    for (let tenant = 0; tenant < 51; tenant += 1)
+      await server.create(server.newKey({ tenant: `tenant ${tenant}` }));
+    const many = (await read()).filter((line) => line.startsWith("coppice_sandboxes_of_tenant{"));
+    assert.equal(many.length, 2 * 51, "fifty tenants, and the rest");
+    assert.ok(many.includes('coppice_sandboxes_of_tenant{tenant="acme",state="running"} 2'), "has the most");
+    assert.ok(many.includes('coppice_sandboxes_of_tenant{tenant="",state="running"} 3'));
+    for (const { record } of server.sandboxes.of("acme").list()) await server.sandboxes.kill(record.id);
+    assert.ok(
+      !(await read()).some((line) => line.includes('tenant="acme"')),
+      "one without sandboxes has no series",
+    );
+  });
+
   it("are the default ones for a tenant named like an object's property", async () => {
     await using server = await serverWith({ everybody: { sandboxes: 1 } });
     for (const tenant of ["constructor", "toString", "hasOwnProperty"]) {

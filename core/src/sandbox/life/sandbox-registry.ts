@@ -11,7 +11,7 @@ import { Terminator } from "./terminator.js";
 import { HeldSandbox } from "../backends/held-sandbox.js";
 import type { EndedSandbox, LedgerEntry } from "../ledger/ledger.js";
 import type { EndReason } from "../model/describe-end.js";
-import type { LiveSandbox, SandboxRecord, SandboxState } from "../model/live-sandbox.js";
+import type { LiveSandbox, SandboxRecord } from "../model/live-sandbox.js";
 import { CreationQueue } from "./creation-queue.js";
 import { Pauses, transitioning } from "./pauses.js";
 import { checkReadinessProbe } from "../model/readiness-probe.js";
@@ -107,8 +107,9 @@ export class SandboxRegistry implements Sandboxes {
     return tenantSandboxes(this, tenant, ownerOf, mayPlace ? placement : undefined);
   }
 
-  count(state: SandboxState): number {
-    return [...this.#held.values()].filter(({ record }) => record.state === state).length;
+  /** Of all sandboxes that are not completely removed. */
+  records(): readonly SandboxRecord[] {
+    return [...this.#held.values()].map(({ record }) => record);
   }
 
   /** True when a sandbox that is not completely removed has a volume. */

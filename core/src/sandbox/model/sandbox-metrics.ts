@@ -1,5 +1,7 @@
+import { availableParallelism, totalmem } from "node:os";
 import { Counter, Gauge, Histogram, type Registry } from "prom-client";
 import { END_REASONS } from "./describe-end.js";
+import type { SandboxRecord } from "./live-sandbox.js";
 
 export type PauseTrigger = "request" | "timeout";
 
@@ -8,8 +10,79 @@ export type ResumeTrigger = "request" | "traffic";
 
 export type SandboxMetrics = ReturnType<typeof sandboxMetrics>;
 
-/** Registers the metrics `coppice_sandboxes_…`. @param count called at each scrape: number of sandboxes in a state. */
-export function sandboxMetrics(registry: Registry, count: (state: "running" | "paused") => number) {
+const BYTES_OF_MIB = 2 ** 20;
+/** Tenants with series of their own. The rest shares the empty name, which no tenant has. */
+const MOST_TENANTS = 50;
+
+/** The records of one tenant, or of several, by their states. */
+type Promised = Readonly<Record<"running" | "paused", SandboxRecord[]>>;
+
+/**
+ * Registers what tenants have, and what the host has of it. Nothing is kept between scrapes: each counts the records,
+ * once. @param records called at each scrape: all sandboxes that are not gone.
+ */
+function capacityMetrics(registry: Registry, records: () => readonly SandboxRecord[]): void {
+  const registers = [registry];
+  const gauge = (name: string, help: string, collect?: () => void) =>
+    new Gauge({ name, help, labelNames: ["tenant", "state"], registers, ...(collect && { collect }) });
+  const gauges = [
+    // Registered first, thus collected first: it fills the others, too.
+    {
+      metric: gauge("coppice_sandboxes_of_tenant", "Sandboxes, by tenant and state", collect),
+      of: () => 1,
+    },
+    {
+      metric: gauge("coppice_sandboxes_promised_cpus", "Sum of the limits of CPUs"),
+      of: ({ limits }: SandboxRecord) => limits.cpuCount ?? 0,
+    },
+    {
+      metric: gauge("coppice_sandboxes_promised_memory_bytes", "Sum of the limits of memory"),
+      of: ({ limits }: SandboxRecord) => (limits.memoryMiB ?? 0) * BYTES_OF_MIB,
+    },
+    {
+      metric: gauge("coppice_sandboxes_promised_disk_bytes", "Sum of the limits of disks"),
+      of: ({ limits }: SandboxRecord) => (limits.diskMiB ?? 0) * BYTES_OF_MIB,
+    },
+  ];
+  function collect(): void {
+    const tenants = tenantsWithMost(records());
+    for (const { metric, of } of gauges) {
+      metric.reset();
+      for (const [tenant, promised] of tenants)
+        for (const state of ["running", "paused"] as const)
+          metric.set(
+            { tenant, state },
+            promised[state].reduce((sum, record) => sum + of(record), 0),
+          );
+    }
+  }
+  new Gauge({ name: "coppice_host_cpus", help: "CPUs that this server's process may use", registers }).set(
+    availableParallelism(),
+  );
+  new Gauge({ name: "coppice_host_memory_bytes", help: "Memory of the host", registers }).set(totalmem());
+}
+
+function tenantsWithMost(records: readonly SandboxRecord[]): ReadonlyMap<string, Promised> {
+  const all = new Map<string, Promised>();
+  for (const record of records) {
+    let promised = all.get(record.owner);
+    if (promised === undefined) all.set(record.owner, (promised = { running: [], paused: [] }));
+    if (record.state === "running" || record.state === "paused") promised[record.state].push(record);
+  }
+  const sizeOf = ({ running, paused }: Promised): number => running.length + paused.length;
+  const sorted = [...all].sort(([, one], [, other]) => sizeOf(other) - sizeOf(one));
+  const shown = new Map(sorted.slice(0, MOST_TENANTS));
+  const rest = sorted.slice(MOST_TENANTS).map(([, promised]) => promised);
+  if (rest.length > 0)
+    shown.set("", {
+      running: rest.flatMap(({ running }) => running),
+      paused: rest.flatMap(({ paused }) => paused),
+    });
+  return shown;
+}
+
+/** Registers the metrics `coppice_sandboxes_…`. @param records called at each scrape: all sandboxes that are not gone. */
+export function sandboxMetrics(registry: Registry, records: () => readonly SandboxRecord[]) {
   const registers = [registry];
   const counter = <L extends string>(metric: { name: string; help: string; labelNames?: L[] }): Counter<L> =>
     new Counter({ ...metric, registers });
@@ -18,11 +91,12 @@ export function sandboxMetrics(registry: Registry, count: (state: "running" | "p
       ...metric,
       registers,
       collect() {
-        this.set(count(state));
+        this.set(records().filter((record) => record.state === state).length);
       },
     });
   gauge({ name: "coppice_sandboxes_running", help: "Sandboxes that serve now" }, "running");
   gauge({ name: "coppice_sandboxes_paused", help: "Sandboxes that are paused now" }, "paused");
+  capacityMetrics(registry, records);
   const metrics = {
     pauses: counter({
       name: "coppice_sandboxes_pauses_total",

@@ -31,7 +31,7 @@ export async function startAccessServer({
 }: AccessServerOptions = {}) {
   const dataDir = await mkdtemp(join(tmpdir(), "coppice-access-"));
   const clock = fakeClock(START);
-  const memory = memoryBackend({ resizing: {}, snapshots: {}, volumes: {} });
+  const memory = memoryBackend({ pausing: {}, resizing: {}, snapshots: {}, volumes: {} });
   const running = await startTestServer({
     clock,
     dataDir,

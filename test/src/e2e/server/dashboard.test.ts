@@ -92,13 +92,13 @@ describe("the dashboard and the alerts of docs/grafana", () => {
     await sandbox.commands.run("true");
     await sandbox.runCode("1");
     await sandbox.files.write("a", "b");
-    await sandbox.kill();
     await eventually(
       "a delivery",
       async () => (await Scrape.of(ops)).sum("coppice_events_attempts_total") > 0,
       SETTLE_MS,
     );
     scrape = await Scrape.of(ops);
+    await sandbox.kill();
   });
 
   after(async () => {
