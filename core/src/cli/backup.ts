@@ -83,7 +83,7 @@ interface Places {
   readonly scratch: string;
 }
 
-/** @returns what is neither a file nor a folder, or was not whole. */
+/** @returns what is neither a file nor a folder. */
 async function writeArchive({ dataDir, skipped, unfinished, scratch }: Places): Promise<readonly string[]> {
   const { uid, gid } = await stat(dataDir);
   const tar = pack();
