@@ -23,24 +23,24 @@ type Promised = Readonly<Record<"running" | "paused", SandboxRecord[]>>;
  */
 function capacityMetrics(registry: Registry, records: () => readonly SandboxRecord[]): void {
   const registers = [registry];
-  const gauge = (name: string, help: string, collect?: () => void) =>
-    new Gauge({ name, help, labelNames: ["tenant", "state"], registers, ...(collect && { collect }) });
+  const gauge = (metric: { name: string; help: string; collect?: () => void }) =>
+    new Gauge({ ...metric, labelNames: ["tenant", "state"], registers });
   const gauges = [
     // Registered first, thus collected first: it fills the others, too.
     {
-      metric: gauge("coppice_sandboxes_of_tenant", "Sandboxes, by tenant and state", collect),
+      metric: gauge({ name: "coppice_sandboxes_of_tenant", help: "Sandboxes, by tenant and state", collect }),
       of: () => 1,
     },
     {
-      metric: gauge("coppice_sandboxes_promised_cpus", "Sum of the limits of CPUs"),
+      metric: gauge({ name: "coppice_sandboxes_promised_cpus", help: "Sum of the limits of CPUs" }),
       of: ({ limits }: SandboxRecord) => limits.cpuCount ?? 0,
     },
     {
-      metric: gauge("coppice_sandboxes_promised_memory_bytes", "Sum of the limits of memory"),
+      metric: gauge({ name: "coppice_sandboxes_promised_memory_bytes", help: "Sum of the limits of memory" }),
       of: ({ limits }: SandboxRecord) => (limits.memoryMiB ?? 0) * BYTES_OF_MIB,
     },
     {
-      metric: gauge("coppice_sandboxes_promised_disk_bytes", "Sum of the limits of disks"),
+      metric: gauge({ name: "coppice_sandboxes_promised_disk_bytes", help: "Sum of the limits of disks" }),
       of: ({ limits }: SandboxRecord) => (limits.diskMiB ?? 0) * BYTES_OF_MIB,
     },
   ];
