@@ -10,7 +10,7 @@ import { reasonWithoutNginx } from "@coppice/test/harness/server/start-nginx.js"
 
 const ROWS = ["exec", "stdout", "burst", "files", ...(reasonWithoutNginx === undefined ? ["proxy"] : [])];
 
-describe("the benchmarks", { timeout: 240_000 }, () => {
+describe("the benchmarks", { timeout: 400_000 }, () => {
   testTables(["burst", "exec", "files", "proxy", "stdout"]);
 
   it(

@@ -49,7 +49,12 @@ const ATTACKS: Readonly<Record<string, string>> = {
 
 const PROXIES = [
   { name: "nginx", configuration: "config/nginx.conf", missing: reasonWithoutNginx, start: startNginx },
-  { name: "Caddy", configuration: "config/Caddyfile", missing: reasonWithoutCaddy, start: startCaddy },
+  {
+    name: "Caddy",
+    configuration: "config/caddy.conf",
+    missing: reasonWithoutCaddy,
+    start: startCaddy,
+  },
 ];
 
 for (const { name, configuration, missing, start } of PROXIES) {

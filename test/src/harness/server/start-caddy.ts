@@ -7,14 +7,14 @@ import { freePort } from "@coppice/core/testing";
 import { type Certificate, listening, type ReverseProxy } from "./start-nginx.js";
 
 const CADDY = "/usr/bin/caddy";
-const CONFIGURATION = new URL("../../../../config/Caddyfile", import.meta.url);
+const CONFIGURATION = new URL("../../../../config/caddy.conf", import.meta.url);
 
 /** The reason why Caddy cannot be started here; undefined when it can. */
 export const reasonWithoutCaddy: string | undefined = existsSync(CADDY)
   ? undefined
   : "it needs caddy (Debian: caddy)";
 
-/** Starts Caddy with the shipped `config/Caddyfile` in front of a server; without TLS where no certificate is given. */
+/** Starts Caddy with the shipped `config/caddy.conf` in front of a server; without TLS where no certificate is given. */
 export async function startCaddy(upstream: string, certificate?: Certificate): Promise<ReverseProxy> {
   const directory = await mkdtemp(join(tmpdir(), "coppice-caddy-"));
   const port = await freePort();
