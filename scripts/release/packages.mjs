@@ -91,6 +91,9 @@ of them. Core (\`@coppice/core\`) is a peer dependency: a server has one copy.
   return `# ${name}\n\n${description}\n${use ? `\n${use}` : ""}`;
 }
 
+/** Where npm puts a package that is not inside another: below the root, or below a workspace (`core`, `plugins/files`). */
+const INSTALLED = /^(?:(?!node_modules\/)[\w-]+\/(?:[\w-]+\/)?)?node_modules\/((?:@[^/]+\/)?[^/]+)$/;
+
 /**
  * Installs packed packages into a folder without a network. Packages of others are copied from the checkout, as locked.
  * @param more further packages, as npm takes them.
@@ -101,10 +104,11 @@ export async function installPackages(folder, tarballs, more = []) {
   if (!existsSync(manifest)) await writeJson(manifest, { private: true, type: "module" });
   const { packages } = await readJson(join(ROOT, "package-lock.json"));
   for (const [path, { dev, link }] of Object.entries(packages)) {
-    // A nested one comes with the package that it is in.
-    if (!/^node_modules\/(@[^/]+\/)?[^/]+$/.test(path) || dev || link || !existsSync(join(ROOT, path)))
-      continue;
-    await cp(join(ROOT, path), join(folder, path), { recursive: true });
+    // npm nests a package in a workspace when the root has another version of it: it serves that workspace only, and
+    // is installed at the top here. One nested in a package comes with that package.
+    const [, name] = INSTALLED.exec(path) ?? [];
+    if (!name || dev || link || !existsSync(join(ROOT, path))) continue;
+    await cp(join(ROOT, path), join(folder, "node_modules", name), { recursive: true });
   }
   npm(["install", "--offline", "--ignore-scripts", ...QUIET, ...tarballs, ...more], folder);
 }
