@@ -8,7 +8,15 @@ import { mustRunStep, outputOf } from "../toolchain/step.mjs";
 
 const ARCHITECTURES = { x64: "amd64", arm64: "arm64" };
 const SCRIPTS = ["postinst", "prerm", "postrm"];
-const DOCS = ["operating.md", "linux.md", "reference.md", "security.md", "templates.md", "errors.md"];
+const DOCS = [
+  "operating.md",
+  "runbook.md",
+  "linux.md",
+  "reference.md",
+  "security.md",
+  "templates.md",
+  "errors.md",
+];
 
 export function hasDebianTools() {
   return spawnSync("dpkg-deb", ["--version"], { stdio: "ignore" }).status === 0;

@@ -7,7 +7,7 @@ import { collectDefaultMetrics, Registry } from "prom-client";
 import type { ConfigSource } from "../config/read.js";
 import type { ServerConfig } from "./server-schema.js";
 import type { Diagnosis } from "../observe/finding.js";
-import { builtInServices, type Configuration, configure } from "./configure.js";
+import { builtInServices, type Configuration, configure, foldersOfPlugins } from "./configure.js";
 import { useHostNetwork, namesAdvice } from "./host-network.js";
 import { ClientAddresses } from "../http/clients/client-address.js";
 import { HttpListener, type ListenerServices } from "../http/listener.js";
@@ -31,6 +31,7 @@ import { collectGreeting } from "../observe/greeting.js";
 import { Health } from "../observe/health.js";
 import { buildInfo, httpMetrics, metricProblems, type OwnedRegistry, mountOps } from "../observe/metrics.js";
 import { createLogger, type Logger } from "../observe/logger.js";
+import { serverGauges } from "../observe/server-gauges.js";
 import { createPluginContext } from "../plugin/plugin-context.js";
 import type { Plugin } from "../plugin/plugin.js";
 import type { Backends } from "../sandbox/contract/backend.js";
@@ -220,6 +221,14 @@ async function assemble({ configuration, source, clock, log, cleanup }: Assembly
   });
   const health = new Health();
   health.add("ledger", () => domain.ledger.check());
+  serverGauges({
+    registry: coreMetrics,
+    dataDir,
+    folders: new Map([["dataDir", dataDir], ...foldersOfPlugins(configuration)]),
+    health,
+    certificates: () =>
+      listeners.flatMap(({ name, certificate }) => (certificate ? [[name, certificate]] : [])),
+  });
   const greeting = collectGreeting();
   greeting.add(() => {
     const { backends, templates } = domain;

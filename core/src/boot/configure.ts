@@ -71,6 +71,16 @@ export interface Configuration {
   readonly plugins: readonly EnabledPlugin[];
 }
 
+/** Folders in which backends keep sandboxes, by the setting that names them: `directory` of a plugin. */
+export function foldersOfPlugins({ plugins }: Configuration): ReadonlyMap<string, string> {
+  return new Map(
+    plugins.flatMap(({ key, settings }) => {
+      const { directory } = (settings ?? {}) as { readonly directory?: unknown };
+      return typeof directory === "string" ? [[`${key}.directory`, resolve(directory)]] : [];
+    }),
+  );
+}
+
 /**
  * Checks a configuration and loads its plugins, without setting anything up.
  * @param atHand plugins that need no loading, by their key in the configuration.

@@ -1,15 +1,16 @@
 import { createHash } from "node:crypto";
 import { constants, createWriteStream } from "node:fs";
-import { mkdtemp, open, readdir, rename, rm, stat } from "node:fs/promises";
+import { mkdtemp, open, readdir, rename, rm, stat, writeFile } from "node:fs/promises";
 import { dirname, join, relative, resolve, sep } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import { pipeline } from "node:stream/promises";
 import { pack, type Headers, type Pack } from "tar-stream";
 import { z } from "zod";
-import { configure, type Configuration } from "../boot/configure.js";
+import { configure, type Configuration, foldersOfPlugins } from "../boot/configure.js";
 import { readConfig } from "../config/read.js";
 import { messageOf } from "../kernel/errors.js";
 import { CORE } from "../kernel/one-core.js";
+import { LAST_BACKUP } from "../observe/server-gauges.js";
 import { LOCK_NAME } from "../sandbox/ledger/sqlite-ledger.js";
 import { printFailure, printLine } from "./terminal.js";
 
@@ -30,8 +31,10 @@ export const manifest = z.object({
 export type Manifest = z.infer<typeof manifest>;
 
 const BUSY_TIMEOUT_MS = 5_000;
-/** SQLite's own files beside a store, and the lock of a running server. */
-const TRANSIENT = new RegExp(`\\.sqlite-(wal|shm|journal)$|^${LOCK_NAME.replace(".", "\\.")}(-journal)?$`);
+/** SQLite's own files beside a store, the lock of a running server, and the time of the last backup. */
+const TRANSIENT = new RegExp(
+  `\\.sqlite-(wal|shm|journal)$|^${LOCK_NAME.replace(".", "\\.")}(-journal)?$|^${LAST_BACKUP}(\\.new)?$`,
+);
 
 /** Writes the data directory of a configuration, whose server may run, to an archive that replaces the old one at the end. */
 export async function backup(file: string, archive: string): Promise<number> {
@@ -51,6 +54,9 @@ export async function backup(file: string, archive: string): Promise<number> {
     const leftOut = await writeArchive({ dataDir, skipped, unfinished, scratch });
     await rename(unfinished, target);
     await flushFolder(dirname(target));
+    await noteTime(dataDir).catch((error: unknown) =>
+      process.stderr.write(`coppice: metrics will not tell of this backup: ${messageOf(error)}\n`),
+    );
     for (const line of leftOut) process.stderr.write(`coppice: left out ${JSON.stringify(line)}\n`);
     printLine(`${archive} has the data of ${dataDir}`);
     return 0;
@@ -63,16 +69,21 @@ export async function backup(file: string, archive: string): Promise<number> {
   }
 }
 
+/** Never through a link: root may be asked to keep the data of a server that somebody else has taken over. */
+async function noteTime(dataDir: string): Promise<void> {
+  const unfinished = join(dataDir, `${LAST_BACKUP}.new`);
+  await rm(unfinished, { force: true });
+  await writeFile(unfinished, "", { flag: "wx", mode: 0o600 });
+  await rename(unfinished, join(dataDir, LAST_BACKUP));
+}
+
 /**
  * Folders below the data directory that have files of sandboxes, which no server may open as its own: a name, a link or a
  * journal of a database there is a guest's. Each is the setting `directory` of a backend.
  */
-export function foldersOfSandboxes({ server, plugins }: Configuration): ReadonlySet<string> {
-  const dataDir = resolve(server.dataDir);
-  const folders = plugins.flatMap(({ settings }) => {
-    const { directory } = (settings ?? {}) as { readonly directory?: unknown };
-    return typeof directory === "string" ? [resolve(directory)] : [];
-  });
+export function foldersOfSandboxes(configuration: Configuration): ReadonlySet<string> {
+  const dataDir = resolve(configuration.server.dataDir);
+  const folders = [...foldersOfPlugins(configuration).values()];
   return new Set(folders.filter((folder) => folder.startsWith(dataDir + sep)));
 }
 

@@ -86,6 +86,7 @@ export class HttpListener implements Listener {
   readonly #running = new Set<IncomingRequest>();
   readonly #upgraded = new Set<Duplex>();
   readonly #connections = new Map<string, number>();
+  #certificate: string | undefined;
 
   constructor(settings: ListenerSettings, services: ListenerServices) {
     this.#settings = settings;
@@ -93,6 +94,7 @@ export class HttpListener implements Listener {
     ({ name: this.name, host: this.host, insecure: this.insecure } = settings);
     this.isLoopback = isLoopbackName(settings.host);
     this.tls = settings.tls !== undefined;
+    this.#certificate = settings.tls?.cert;
     const { headersTimeout, idleTimeout, maxConnections } = settings.limits;
     const options = {
       headersTimeout,
@@ -146,9 +148,16 @@ export class HttpListener implements Listener {
     return this.#running.size;
   }
 
+  /** The certificate in use, as PEM; undefined without TLS. */
+  get certificate(): string | undefined {
+    return this.#certificate;
+  }
+
   /** Uses another certificate for new connections. @throws Error when key and certificate cannot be used. */
   renew(tls: { readonly cert: string; readonly key: string }): void {
-    if (this.#server instanceof TlsServer) this.#server.setSecureContext(tls);
+    if (!(this.#server instanceof TlsServer)) return;
+    this.#server.setSecureContext(tls);
+    this.#certificate = tls.cert;
   }
 
   /** Binds the address for a moment. @throws Error naming the address when it cannot be bound. */

@@ -55,7 +55,10 @@ export function createSandboxDomain(options: SandboxDomainOptions) {
   const ledger = ledgerHandle(
     () => options.ledger?.() ?? new SqliteLedger({ dataDir, endedKept: settings.endedKept }),
   );
-  const metrics = sandboxMetrics(options.metrics, () => registry.records());
+  const metrics = sandboxMetrics({
+    registry: options.metrics,
+    now: { records: () => registry.records(), eventsBehindMs: () => events.behindMs() },
+  });
   const teardown = new Teardown({ settings, metrics, clock, log });
   const warmUps = new AddedWarmUps();
   const startups = new AddedStartups();

@@ -20,9 +20,12 @@ it("events wait for a failing recorder up to a limit, and dropped ones are count
     expected.push(`created ${id}`, `killed ${id}`);
     await domain.events.caughtUp();
   };
+  assert.equal(await domain.metric("events_behind_seconds"), 0);
   await live();
+  await clock.advance(90_000);
   await live();
   assert.equal((await ledger.outbox(100)).length, 4);
+  assert.equal(await domain.metric("events_behind_seconds"), 90, "as old as the oldest");
   assert.equal(await domain.metric("events_dropped_total"), 0);
   await live();
   await live();
@@ -34,6 +37,7 @@ it("events wait for a failing recorder up to a limit, and dropped ones are count
   await domain.events.caughtUp();
   assert.deepEqual(told, expected.slice(3), "the newest, in their order");
   assert.deepEqual(await ledger.outbox(1), []);
+  assert.equal(await domain.metric("events_behind_seconds"), 0);
 });
 
 it("events of a burst are handed over together, in their order", async (context) => {

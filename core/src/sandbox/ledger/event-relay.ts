@@ -32,6 +32,8 @@ export class EventRelay implements SandboxEvents {
   readonly #options: EventRelayOptions;
   readonly #recorders: EventRecorder[] = [];
   #isDelivering = false;
+  /** Time of the oldest event of the batch that recorders have yet to take. */
+  #oldestAtMs: number | undefined;
   #isWoken = false;
   #passing: Promise<void> | undefined;
   /** Set between two passes. */
@@ -82,6 +84,11 @@ export class EventRelay implements SandboxEvents {
   async tellEnd(end: Omit<SandboxEvent, "id" | "type">): Promise<void> {
     const event: SandboxEvent = { ...end, id: endEventId(end.sandboxId), type: "killed" };
     for (const record of this.#recorders) await record([event]);
+  }
+
+  /** Age of the oldest event that recorders have not taken, as far as is known; 0 when they have all. */
+  behindMs(): number {
+    return this.#oldestAtMs === undefined ? 0 : Math.max(0, this.#options.clock.now() - this.#oldestAtMs);
   }
 
   async caughtUp(): Promise<void> {
@@ -143,6 +150,7 @@ export class EventRelay implements SandboxEvents {
       while (this.#isWoken) {
         this.#isWoken = false;
         const events = await ledger.outbox(AT_ONCE);
+        this.#oldestAtMs = events[0]?.atMs;
         if (events.length === 0) continue;
         for (const record of this.#recorders) await record(events);
         await ledger.clearOutbox(events.map(({ id }) => id));

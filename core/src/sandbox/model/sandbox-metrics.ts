@@ -1,4 +1,3 @@
-import { availableParallelism, totalmem } from "node:os";
 import { Counter, Gauge, Histogram, type Registry } from "prom-client";
 import { END_REASONS } from "./describe-end.js";
 import type { SandboxRecord } from "./live-sandbox.js";
@@ -18,7 +17,7 @@ const MOST_TENANTS = 50;
 type Promised = Readonly<Record<"running" | "paused", SandboxRecord[]>>;
 
 /**
- * Registers what tenants have, and what the host has of it. Nothing is kept between scrapes: each counts the records,
+ * Registers what tenants have. Nothing is kept between scrapes: each counts the records,
  * once. @param records called at each scrape: all sandboxes that are not gone.
  */
 function capacityMetrics(registry: Registry, records: () => readonly SandboxRecord[]): void {
@@ -56,10 +55,6 @@ function capacityMetrics(registry: Registry, records: () => readonly SandboxReco
           );
     }
   }
-  new Gauge({ name: "coppice_host_cpus", help: "CPUs that this server's process may use", registers }).set(
-    availableParallelism(),
-  );
-  new Gauge({ name: "coppice_host_memory_bytes", help: "Memory of the host", registers }).set(totalmem());
 }
 
 function tenantsWithMost(records: readonly SandboxRecord[]): ReadonlyMap<string, Promised> {
@@ -81,8 +76,19 @@ function tenantsWithMost(records: readonly SandboxRecord[]): ReadonlyMap<string,
   return shown;
 }
 
-/** Registers the metrics `coppice_sandboxes_…`. @param records called at each scrape: all sandboxes that are not gone. */
-export function sandboxMetrics(registry: Registry, records: () => readonly SandboxRecord[]) {
+export interface SandboxMetricsOptions {
+  readonly registry: Registry;
+  /** Called at each scrape. */
+  readonly now: {
+    /** Of all sandboxes that are not gone. */
+    readonly records: () => readonly SandboxRecord[];
+    /** Age of the oldest event that recorders have not taken. */
+    readonly eventsBehindMs: () => number;
+  };
+}
+
+/** Registers the metrics `coppice_sandboxes_…`. */
+export function sandboxMetrics({ registry, now }: SandboxMetricsOptions) {
   const registers = [registry];
   const counter = <L extends string>(metric: { name: string; help: string; labelNames?: L[] }): Counter<L> =>
     new Counter({ ...metric, registers });
@@ -91,12 +97,20 @@ export function sandboxMetrics(registry: Registry, records: () => readonly Sandb
       ...metric,
       registers,
       collect() {
-        this.set(records().filter((record) => record.state === state).length);
+        this.set(now.records().filter((record) => record.state === state).length);
       },
     });
   gauge({ name: "coppice_sandboxes_running", help: "Sandboxes that serve now" }, "running");
   gauge({ name: "coppice_sandboxes_paused", help: "Sandboxes that are paused now" }, "paused");
-  capacityMetrics(registry, records);
+  capacityMetrics(registry, now.records);
+  new Gauge({
+    name: "coppice_sandboxes_events_behind_seconds",
+    help: "Age of the oldest event that those who record events have not taken",
+    registers,
+    collect() {
+      this.set(now.eventsBehindMs() / 1000);
+    },
+  });
   const metrics = {
     pauses: counter({
       name: "coppice_sandboxes_pauses_total",

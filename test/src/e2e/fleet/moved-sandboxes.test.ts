@@ -59,7 +59,7 @@ describe("sandboxes of a server that is drained with --move", { skip, timeout: 2
       store: { etcd: { endpoints: etcd.endpoints } },
       backend: "linux-namespaces",
       dataDir: directory,
-      listeners: ["volumes"],
+      listeners: { volumes: {} },
       settings: {
         templates: {
           registries: { ...registries, insecure: [...registries.insecure, registry.address] },

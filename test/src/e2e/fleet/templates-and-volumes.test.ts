@@ -56,7 +56,7 @@ describe("templates, snapshots and volumes of a fleet", { skip, timeout: 280_000
       store: { etcd: { endpoints: etcd.endpoints } },
       backend: "linux-namespaces",
       dataDir: directory,
-      listeners: ["volumes"],
+      listeners: { volumes: {} },
       settings: { templates: { registries: hub.registries } },
     });
     for (const index of [0, 1]) {

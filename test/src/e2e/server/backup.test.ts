@@ -52,6 +52,8 @@ describe("coppice backup and restore", { timeout: 120_000 }, () => {
         const { code, stderr } = await backing.end;
         assert.equal(code, 0, stderr);
         assert.equal((await stat(archive)).mode & 0o777, 0o600);
+        const madeMs = (await stat(join(dataOf(first), "last-backup"))).mtimeMs;
+        assert.ok(madeMs >= (await stat(archive)).birthtimeMs - 1000, "metrics tell of it");
         assert.doesNotMatch((await readFile(archive)).toString("latin1"), /guest\.sqlite/);
         const refused = await run("restore", first.configFile, archive, "--force");
         assert.equal(refused.code, 1);

@@ -1,4 +1,5 @@
 import assert from "node:assert/strict";
+import { X509Certificate } from "node:crypto";
 import { createServer } from "node:http";
 import { once } from "node:events";
 import { mkdtemp, readFile, rm } from "node:fs/promises";
@@ -12,6 +13,7 @@ import { parser } from "@prometheus-io/lezer-promql";
 import { parse as parseYaml } from "yaml";
 import { exchange } from "../../harness/clients/exchange.js";
 import { API_KEY } from "../../harness/server/api-key.js";
+import { startCoppice } from "../../harness/server/coppice-command.js";
 import { pointSdkAt } from "../../harness/server/point-sdk-at.js";
 import { Scrape } from "../../harness/clients/scrape.js";
 import { type Fleet, startFleet } from "../../harness/server/start-fleet.js";
@@ -29,13 +31,21 @@ interface Reading {
 }
 
 interface Panel {
+  readonly type: string;
   readonly title: string;
   readonly targets?: readonly { readonly expr: string }[];
+  readonly links?: readonly { readonly url: string }[];
 }
 
 interface Rule {
   readonly alert: string;
   readonly expr: string;
+  readonly annotations: { readonly runbook_url?: string };
+}
+
+interface RuleGroup {
+  readonly name: string;
+  readonly rules: readonly Rule[];
 }
 
 /** @throws AssertionError when it is no PromQL. */
@@ -56,6 +66,66 @@ function readingsOf(query: string): readonly Reading[] {
   return metrics.map((metric) => ({ query, metric, labels: own }));
 }
 
+async function panelsOfDashboard(): Promise<readonly Panel[]> {
+  const text = await readFile(new URL("coppice.json", FOLDER), "utf8");
+  return (JSON.parse(text) as { readonly panels: readonly Panel[] }).panels;
+}
+
+async function groupsOfAlerts(): Promise<readonly RuleGroup[]> {
+  const text = await readFile(new URL("alerts.yaml", FOLDER), "utf8");
+  return (parseYaml(text) as { readonly groups: readonly RuleGroup[] }).groups;
+}
+
+describe("the runbook", () => {
+  const page = "/docs/runbook.html#";
+  let sections: readonly (readonly [group: string, alerts: readonly string[]])[];
+
+  before(async () => {
+    const text = await readFile(new URL("../runbook.md", FOLDER), "utf8");
+    sections = text
+      .split(/^## /m)
+      .slice(1)
+      .map((group) => [
+        group.split("\n", 1)[0] ?? "",
+        [...group.matchAll(/^### (.+)$/gm)].map(([, alert = ""]) => alert),
+      ]);
+  });
+
+  it("has a section for each alert, in the order of the rules, and each section an alert that links to it", async () => {
+    const groups = await groupsOfAlerts();
+    assert.deepEqual(
+      sections.filter(([, alerts]) => alerts.length > 0),
+      groups.map(({ name, rules }) => [name, rules.map(({ alert }) => alert)]),
+    );
+    for (const { alert, annotations } of groups.flatMap(({ rules }) => rules))
+      assert.equal(annotations.runbook_url, `https://docs.example.com${page}${alert.toLowerCase()}`);
+  });
+
+  it("says of each alert what it means, what to do and when to wake somebody", async () => {
+    const text = await readFile(new URL("../runbook.md", FOLDER), "utf8");
+    for (const section of text.split(/^### /m).slice(1))
+      assert.match(section, /^Coppice\w+\n\n\S[^]+\n- \*\*Do:\*\* [^]+\n- \*\*Wake somebody:\*\* /);
+  });
+
+  it("is linked from each group of the dashboard", async () => {
+    const panels = await panelsOfDashboard();
+    const links = new Map<string, string[]>();
+    let row = "";
+    for (const { type, title, links: own = [] } of panels) {
+      if (type === "row") links.set((row = title), []);
+      else links.get(row)?.push(...own.map(({ url }) => url));
+    }
+    assert.ok(links.size > 5);
+    for (const [group, urls] of links) {
+      assert.deepEqual(urls, [`\${docs}${page}${group.toLowerCase()}`]);
+      assert.ok(
+        sections.some(([name]) => name === group),
+        `no part of the runbook is about ${group}`,
+      );
+    }
+  });
+});
+
 describe("the dashboard and the alerts of docs/grafana", () => {
   let directory: string;
   let fleet: Fleet;
@@ -63,9 +133,12 @@ describe("the dashboard and the alerts of docs/grafana", () => {
 
   before(async () => {
     directory = await mkdtemp(join(tmpdir(), "coppice-test-"));
+    const issued = await startCoppice(["tls", "init", "sandboxes.test", directory]).end;
+    assert.equal(issued.code, 0, issued.stderr);
+    const tls = { cert: join(directory, "cert.pem"), key: join(directory, "key.pem") };
     fleet = await startFleet({
       count: 1,
-      listeners: ["ops"],
+      listeners: { ops: {}, envd: { tls } },
       store: { file: join(directory, "fleet.sqlite") },
       server: {
         sandboxes: { templates: { "base": {}, "code-interpreter-v1": { pool: { min: 1 } } } },
@@ -115,18 +188,22 @@ describe("the dashboard and the alerts of docs/grafana", () => {
   };
 
   it("read what a server has, by labels that it has", async () => {
-    const dashboard = JSON.parse(await readFile(new URL("coppice.json", FOLDER), "utf8")) as {
-      readonly panels: readonly Panel[];
-    };
-    const queries = dashboard.panels.flatMap(({ targets = [] }) => targets.map(({ expr }) => expr));
+    const queries = (await panelsOfDashboard()).flatMap(({ targets = [] }) =>
+      targets.map(({ expr }) => expr),
+    );
     assert.ok(queries.length > 30, "the dashboard is empty");
     for (const query of queries) readingsOf(query).forEach(check);
-    const { groups } = parseYaml(await readFile(new URL("alerts.yaml", FOLDER), "utf8")) as {
-      readonly groups: readonly { readonly rules: readonly Rule[] }[];
-    };
-    const rules = groups.flatMap(({ rules }) => rules);
+    const rules = (await groupsOfAlerts()).flatMap(({ rules }) => rules);
     assert.ok(rules.length > 5, "there are no alerts");
     for (const { expr } of rules) readingsOf(expr).forEach(check);
+  });
+
+  it("tell when the certificate in use ends", async () => {
+    const { validToDate } = new X509Certificate(await readFile(join(directory, "cert.pem")));
+    assert.equal(
+      scrape.sum("coppice_certificate_expiry_timestamp_seconds", 'listener="envd"'),
+      validToDate.getTime() / 1000,
+    );
   });
 
   it("leave out no metric of a feature that is on", async () => {

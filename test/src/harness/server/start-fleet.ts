@@ -19,8 +19,8 @@ export interface FleetOptions extends Omit<FullServerOptions, "more"> {
   readonly count: number;
   /** Directory of the data of all: `node0` and so on; a temporary one for each when absent. */
   readonly dataDir?: string;
-  /** Names of listeners beside `api` and `fleet`. */
-  readonly listeners?: readonly string[];
+  /** Listeners beside `api` and `fleet`, with settings beside host and port. */
+  readonly listeners?: Readonly<Record<string, object>>;
   /** Where their store is: `etcd` or `file`, as in the configuration. */
   readonly store: Readonly<Record<string, unknown>>;
 }
@@ -30,7 +30,7 @@ export async function startFleet({
   count,
   store,
   dataDir,
-  listeners: names = [],
+  listeners: further = {},
   server = {},
   ...options
 }: FleetOptions): Promise<Fleet> {
@@ -46,7 +46,12 @@ export async function startFleet({
     for (let index = 0; index < count; index += 1) {
       const port = await freePort();
       const listeners = {
-        ...Object.fromEntries(["api", ...names].map((name) => [name, { host: "127.0.0.1", port: 0 }])),
+        ...Object.fromEntries(
+          Object.entries({ api: {}, ...further }).map(([name, own]) => [
+            name,
+            { host: "127.0.0.1", port: 0, ...own },
+          ]),
+        ),
         fleet: { host: "127.0.0.1", port },
       };
       const settings = { ...common, node: `node${index}`, address: `http://127.0.0.1:${port}` };
