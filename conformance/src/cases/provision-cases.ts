@@ -160,6 +160,10 @@ export const provisionCases: readonly ConformanceCase[] = [
       assert.ok(stats.cpuUsedPercent <= 100 * stats.cpuCount);
       assert.ok(stats.memoryUsedBytes <= stats.memoryTotalBytes);
       assert.ok(stats.diskUsedBytes <= stats.diskTotalBytes);
+      const { cpuSeconds } = context.sandbox;
+      if (cpuSeconds === undefined) return;
+      await context.sandbox.stats();
+      assert.ok(cpuSeconds >= 0 && (context.sandbox.cpuSeconds ?? -1) >= cpuSeconds, "processor time falls");
     },
   },
 ];

@@ -163,3 +163,22 @@ export class Shares {
     else this.#own.delete(owner);
   }
 }
+
+/**
+ * Names of tenants in metrics, where each name costs series for as long as the server runs: the first ones since its start
+ * have their own, all others share one.
+ */
+export class NamedTenants {
+  readonly #most: number;
+  readonly #named = new Set<string>();
+
+  constructor(most: number) {
+    this.#most = most;
+  }
+
+  /** The tenant's own name, or the empty one, which no tenant has. */
+  nameOf(tenant: string): string {
+    if (this.#named.size < this.#most) this.#named.add(tenant);
+    return this.#named.has(tenant) ? tenant : "";
+  }
+}

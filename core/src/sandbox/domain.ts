@@ -57,7 +57,8 @@ export function createSandboxDomain(options: SandboxDomainOptions) {
   );
   const metrics = sandboxMetrics({
     registry: options.metrics,
-    now: { records: () => registry.records(), eventsBehindMs: () => events.behindMs() },
+    settings,
+    now: { sandboxes: () => registry.held(), eventsBehindMs: () => events.behindMs() },
   });
   const teardown = new Teardown({ settings, metrics, clock, log });
   const warmUps = new AddedWarmUps();

@@ -63,6 +63,8 @@ export interface MemoryBackendOptions {
         readonly onStart?: ((id: SandboxId, signal: AbortSignal) => void | Promise<void>) | undefined;
       }
     | undefined;
+  /** Called for each measurement: what a sandbox uses. */
+  readonly usage?: ((id: SandboxId) => Partial<Stats> & Pick<Sandbox, "cpuSeconds">) | undefined;
   /** The facet of its sandboxes. */
   readonly shortages?: Sandbox["shortages"];
   readonly snapshots?:
@@ -481,7 +483,12 @@ export class MemorySandbox implements Sandbox {
       memoryCacheBytes: 0,
       diskUsedBytes: MEBIBYTE,
       diskTotalBytes: (this.#limits.diskMiB ?? 1024) * MEBIBYTE,
+      ...this.#options.usage?.(this.id),
     };
+  }
+
+  get cpuSeconds(): number | undefined {
+    return this.#options.usage?.(this.id).cpuSeconds;
   }
 
   async destroy(): Promise<void> {

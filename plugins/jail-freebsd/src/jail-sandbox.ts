@@ -82,6 +82,7 @@ export class JailSandbox implements Sandbox {
   #isCommitted = false;
   #isDetached = false;
   #limits: FullLimits;
+  #cpuSeconds: number | undefined;
   /** Changes run one after the other. */
   readonly #changes = new Semaphore();
 
@@ -139,6 +140,7 @@ export class JailSandbox implements Sandbox {
     const { usage, name } = this.#options;
     const used = await usage.of(name);
     if (used === undefined) throw new SandboxError("sandbox_ended", "the sandbox has ended");
+    this.#cpuSeconds = used.cpuSeconds;
     const { cpuCount, diskMiB, memoryMiB } = this.#limits;
     const diskTotalBytes = diskMiB * MEBIBYTE;
     const memoryTotalBytes = Math.min(memoryMiB * MEBIBYTE, totalmem());
@@ -151,6 +153,11 @@ export class JailSandbox implements Sandbox {
       diskUsedBytes: Math.min(used.diskBytes, diskTotalBytes),
       diskTotalBytes,
     };
+  }
+
+  /** As of the last measurement. */
+  get cpuSeconds(): number | undefined {
+    return this.#cpuSeconds;
   }
 
   get name(): string {

@@ -66,6 +66,23 @@ describe("limits of a linux-namespaces sandbox", { skip: reasonToSkip() ?? false
     await sandbox.destroy();
   });
 
+  it("processor time counts all processes, also those that have ended unseen", async (context) => {
+    await using opened = await openTestBackend();
+    if (!(await wholeLimits(opened.backend)).has("cpuCount"))
+      return context.skip("no control group counts time");
+    const sandbox = await makeSandbox(opened.backend, {});
+    const before = sandbox.cpuSeconds ?? NaN;
+    const { output } = await runScript(
+      sandbox,
+      "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done; awk '{print ($14 + $15) / 100}' /proc/$$/stat",
+    );
+    const own = Number(output);
+    assert.ok(own > 0.05, `${own} s by the program's own account`);
+    await eventually("its time counts", () => (sandbox.cpuSeconds ?? NaN) - before >= own - 0.02);
+    assert.ok((sandbox.cpuSeconds ?? NaN) < before + own + 5, `${sandbox.cpuSeconds} s`);
+    await sandbox.destroy();
+  });
+
   it("with layers in memory, programs inside meet the disk limit, too", async () => {
     await using opened = await openTestBackend({ layers: "memory" });
     const sandbox = await makeSandbox(opened.backend, { limits: { diskMiB: 16 } });

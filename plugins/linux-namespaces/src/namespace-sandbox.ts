@@ -206,6 +206,10 @@ export class NamespaceSandbox implements Sandbox {
     return stats;
   }
 
+  get cpuSeconds(): number | undefined {
+    return this.#group.cpuSeconds;
+  }
+
   /** Disconnects; the sandbox keeps running for a later server. */
   async detach(): Promise<void> {
     this.#isDetached = true;

@@ -109,6 +109,10 @@ export class LocalSandbox implements Sandbox {
     return this.#usage.measure();
   }
 
+  get cpuSeconds(): number {
+    return this.#usage.cpuSeconds;
+  }
+
   /** Ends all of its processes, including those that left their group, session and parent. */
   async endProcesses(): Promise<void> {
     const { directory } = this.#options;

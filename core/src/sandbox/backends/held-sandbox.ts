@@ -4,6 +4,7 @@ import type { Sandbox, Stats } from "../contract/backend.js";
 import { type EndReason, factsOfEnd } from "../model/describe-end.js";
 import type { LiveSandbox, SandboxRecord } from "../model/live-sandbox.js";
 import type { AdoptedProcess } from "../contract/process.js";
+import { SandboxUse } from "../model/sandbox-use.js";
 import { Semaphore } from "../../bounds/semaphore.js";
 
 export interface Change {
@@ -32,6 +33,7 @@ export class HeldSandbox implements LiveSandbox {
   /** At most one at a time. */
   change: Change | undefined;
   requests = 0;
+  readonly use: SandboxUse;
   /** By resource, when its lack was told last. */
   readonly toldShortages = new Map<string, number>();
   /** Time of the last request's start or end. */
@@ -41,7 +43,9 @@ export class HeldSandbox implements LiveSandbox {
   #successor: HeldSandbox | undefined;
   readonly #ended = new AbortController();
 
-  constructor(record: SandboxRecord, runtime?: Sandbox) {
+  /** @param use of the one that it succeeds; without, a sandbox of an earlier server is counted from now on. */
+  constructor(record: SandboxRecord, runtime?: Sandbox, use = new SandboxUse(runtime?.cpuSeconds)) {
+    this.use = use;
     this.#record = record;
     this.#runtime = runtime;
     this.hasServed = runtime !== undefined;
@@ -105,7 +109,10 @@ export class HeldSandbox implements LiveSandbox {
 
   async stats(): Promise<Stats> {
     if (this.isEnding) throw this.#notRunning();
-    return this.handle.stats();
+    const { handle } = this;
+    const stats = await handle.stats();
+    this.use.note(handle, stats);
+    return stats;
   }
 
   /** Ready to serve, but not yet assigned to a client. */
@@ -155,7 +162,7 @@ export class HeldSandbox implements LiveSandbox {
    * @param announce registers the successor.
    */
   succeed(announce: (successor: HeldSandbox) => void): HeldSandbox {
-    const successor = new HeldSandbox(this.#record, this.#runtime);
+    const successor = new HeldSandbox(this.#record, this.#runtime, this.use);
     this.#successor = successor;
     announce(successor);
     this.#record = { ...this.#record, state: "killing" };

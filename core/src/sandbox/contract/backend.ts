@@ -224,6 +224,12 @@ export interface Sandbox {
    */
   dial(port: number, signal: AbortSignal): Promise<Duplex>;
   stats(): Promise<Stats>;
+  /**
+   * Seconds of processor time that all of its processes have used, also those that have ended, as far as is known at
+   * once: read with each measurement and before the processes are ended. `stopping.start` may begin it anew. Absent =
+   * this backend cannot tell.
+   */
+  readonly cpuSeconds?: number | undefined;
   /** Ends every process and frees everything, from every incomplete state. Safe to repeat. */
   destroy(): Promise<void>;
   /**

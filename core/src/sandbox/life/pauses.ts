@@ -202,6 +202,7 @@ export class Pauses {
     const { id } = held.record;
     try {
       if (held.handle.stopping === undefined) throw new Error("its backend cannot");
+      held.use.note(held.handle);
       await held.handle.stopping.stop();
     } catch (error) {
       if (held.isEnding) return;
@@ -235,6 +236,7 @@ export class Pauses {
       {
         using _limit = limitCreation(deadline, this.#options, "the sandbox did not begin anew");
         // Processes may still exist if memory was kept, or if the stop failed.
+        held.use.note(held.handle);
         await stopping?.stop();
         await stopping?.start(specOf(held.record), signal);
       }

@@ -107,9 +107,9 @@ export class SandboxRegistry implements Sandboxes {
     return tenantSandboxes(this, tenant, ownerOf, mayPlace ? placement : undefined);
   }
 
-  /** Of all sandboxes that are not completely removed. */
-  records(): readonly SandboxRecord[] {
-    return [...this.#held.values()].map(({ record }) => record);
+  /** All sandboxes that are not completely removed. */
+  held(): readonly HeldSandbox[] {
+    return [...this.#held.values()];
   }
 
   /** True when a sandbox that is not completely removed has a volume. */

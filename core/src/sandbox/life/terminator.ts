@@ -17,13 +17,10 @@ export interface TerminatorOptions extends SandboxServices {
 
 /** A program may be killed again and again. */
 const TOLD_EVERY_MS = 60_000;
-const MOST_COUNTED = 100;
 
 /** Ends sandboxes, each once, and records the ends of those that clients knew. */
 export class Terminator {
   readonly #options: TerminatorOptions;
-  /** Tenants with metrics of their own: each costs series for ever. */
-  readonly #counted = new Set<string>();
 
   constructor(options: TerminatorOptions) {
     this.#options = options;
@@ -46,7 +43,8 @@ export class Terminator {
       const { id, backend } = held.record;
       const { lacked } = factsOfEnd(reason);
       // A backend that tells shortages has told those of memory.
-      if (lacked !== undefined && (lacked === "disk" || shortages === undefined)) this.#count(held, lacked);
+      if (lacked !== undefined && (lacked === "disk" || shortages === undefined))
+        this.#options.metrics.lacked(held.record, lacked);
       this.#options.log.warn({ sandbox: id, backend, reason }, "a sandbox has ended by itself");
       // A failure is already logged and counted, and tried again.
       this.end(held, reason).catch(() => {});
@@ -54,9 +52,9 @@ export class Terminator {
   }
 
   #exhausted(held: HeldSandbox, { resource, limit }: ResourceShortage): void {
-    const { clock, events, ledger, log } = this.#options;
+    const { clock, events, ledger, log, metrics } = this.#options;
     if (held.isEnding) return;
-    this.#count(held, resource);
+    metrics.lacked(held.record, resource);
     const { id } = held.record;
     const toldAtMs = held.toldShortages.get(resource) ?? -Infinity;
     if (clock.now() - toldAtMs < TOLD_EVERY_MS) return;
@@ -73,17 +71,13 @@ export class Terminator {
     );
   }
 
-  #count(held: HeldSandbox, resource: ResourceShortage["resource"]): void {
-    const { owner } = held.record;
-    if (this.#counted.size < MOST_COUNTED) this.#counted.add(owner);
-    const tenant = this.#counted.has(owner) ? owner : "other";
-    this.#options.metrics.shortages.inc({ tenant, resource });
-  }
-
   /** Destroys a sandbox that no longer serves. Rejects when that failed for now; retries go on all the same. */
   async tearDown(held: HeldSandbox, runtime: Sandbox): Promise<void> {
-    const { ledger, shared, teardown, log } = this.#options;
+    const { ledger, shared, teardown, log, metrics } = this.#options;
     const { record, endReason } = held;
+    // What it used since the last sample, while there is somebody to ask. That of a warm one is no tenant's.
+    held.use.note(runtime);
+    if (held.hasServed) metrics.countUse(held);
     // Others need not wait for the backend; `recordEnd` waits for this.
     void shared.used?.remove(record.id);
     try {

@@ -1,6 +1,10 @@
 import { Counter, Gauge, Histogram, type Registry } from "prom-client";
+import { NamedTenants } from "../../bounds/tenants.js";
+import type { ResourceShortage } from "../contract/process.js";
 import { END_REASONS } from "./describe-end.js";
 import type { SandboxRecord } from "./live-sandbox.js";
+import type { SandboxUse } from "./sandbox-use.js";
+import type { SandboxesConfig } from "./sandboxes-config.js";
 
 export type PauseTrigger = "request" | "timeout";
 
@@ -10,17 +14,25 @@ export type ResumeTrigger = "request" | "traffic";
 export type SandboxMetrics = ReturnType<typeof sandboxMetrics>;
 
 const BYTES_OF_MIB = 2 ** 20;
-/** Tenants with series of their own. The rest shares the empty name, which no tenant has. */
-const MOST_TENANTS = 50;
+const STATES = ["running", "paused"] as const;
 
-/** The records of one tenant, or of several, by their states. */
-type Promised = Readonly<Record<"running" | "paused", SandboxRecord[]>>;
+/** A sandbox as metrics see it. */
+interface MeteredSandbox {
+  readonly record: SandboxRecord;
+  readonly use: SandboxUse;
+}
+
+type ByState = Readonly<Record<(typeof STATES)[number], MeteredSandbox[]>>;
+
+interface TenantMetricsOptions extends SandboxMetricsOptions {
+  readonly tenants: NamedTenants;
+}
 
 /**
- * Registers what tenants have. Nothing is kept between scrapes: each counts the records,
- * once. @param records called at each scrape: all sandboxes that are not gone.
+ * Registers what tenants have and use. The gauges keep nothing between scrapes: each counts the sandboxes, once.
+ * @returns counts what a sandbox has used since the last call.
  */
-function capacityMetrics(registry: Registry, records: () => readonly SandboxRecord[]): void {
+function tenantMetrics({ registry, now, tenants }: TenantMetricsOptions): (sandbox: MeteredSandbox) => void {
   const registers = [registry];
   const gauge = (metric: { name: string; help: string; collect?: () => void }) =>
     new Gauge({ ...metric, labelNames: ["tenant", "state"], registers });
@@ -32,63 +44,76 @@ function capacityMetrics(registry: Registry, records: () => readonly SandboxReco
     },
     {
       metric: gauge({ name: "coppice_sandboxes_promised_cpus", help: "Sum of the limits of CPUs" }),
-      of: ({ limits }: SandboxRecord) => limits.cpuCount ?? 0,
+      of: ({ record }: MeteredSandbox) => record.limits.cpuCount ?? 0,
     },
     {
       metric: gauge({ name: "coppice_sandboxes_promised_memory_bytes", help: "Sum of the limits of memory" }),
-      of: ({ limits }: SandboxRecord) => (limits.memoryMiB ?? 0) * BYTES_OF_MIB,
+      of: ({ record }: MeteredSandbox) => (record.limits.memoryMiB ?? 0) * BYTES_OF_MIB,
     },
     {
       metric: gauge({ name: "coppice_sandboxes_promised_disk_bytes", help: "Sum of the limits of disks" }),
-      of: ({ limits }: SandboxRecord) => (limits.diskMiB ?? 0) * BYTES_OF_MIB,
+      of: ({ record }: MeteredSandbox) => (record.limits.diskMiB ?? 0) * BYTES_OF_MIB,
+    },
+    {
+      metric: gauge({ name: "coppice_sandboxes_used_memory_bytes", help: "Memory in use, as last sampled" }),
+      of: ({ record, use }: MeteredSandbox) =>
+        record.isStopped === true ? 0 : (use.stats?.memoryUsedBytes ?? 0),
+    },
+    {
+      metric: gauge({ name: "coppice_sandboxes_used_disk_bytes", help: "Disk in use, as last sampled" }),
+      of: ({ use }: MeteredSandbox) => use.stats?.diskUsedBytes ?? 0,
     },
   ];
   function collect(): void {
-    const tenants = tenantsWithMost(records());
+    const named = new Map<string, ByState>();
+    for (const sandbox of now.sandboxes()) {
+      const { owner, state } = sandbox.record;
+      const name = tenants.nameOf(owner);
+      let own = named.get(name);
+      if (own === undefined) named.set(name, (own = { running: [], paused: [] }));
+      if (state === "running" || state === "paused") own[state].push(sandbox);
+    }
     for (const { metric, of } of gauges) {
       metric.reset();
-      for (const [tenant, promised] of tenants)
-        for (const state of ["running", "paused"] as const)
+      for (const [tenant, own] of named)
+        for (const state of STATES)
           metric.set(
             { tenant, state },
-            promised[state].reduce((sum, record) => sum + of(record), 0),
+            own[state].reduce((sum, sandbox) => sum + of(sandbox), 0),
           );
     }
   }
-}
-
-function tenantsWithMost(records: readonly SandboxRecord[]): ReadonlyMap<string, Promised> {
-  const all = new Map<string, Promised>();
-  for (const record of records) {
-    let promised = all.get(record.owner);
-    if (promised === undefined) all.set(record.owner, (promised = { running: [], paused: [] }));
-    if (record.state === "running" || record.state === "paused") promised[record.state].push(record);
+  const cpuSeconds = new Counter({
+    name: "coppice_sandboxes_used_cpu_seconds_total",
+    help: "Processor time of sandboxes, also of those that have ended",
+    labelNames: ["tenant"],
+    registers,
+    collect() {
+      for (const sandbox of now.sandboxes()) countUse(sandbox);
+    },
+  });
+  function countUse({ record, use }: MeteredSandbox): void {
+    cpuSeconds.inc({ tenant: tenants.nameOf(record.owner) }, use.takeCpuSeconds());
   }
-  const sizeOf = ({ running, paused }: Promised): number => running.length + paused.length;
-  const sorted = [...all].sort(([, one], [, other]) => sizeOf(other) - sizeOf(one));
-  const shown = new Map(sorted.slice(0, MOST_TENANTS));
-  const rest = sorted.slice(MOST_TENANTS).map(([, promised]) => promised);
-  if (rest.length > 0)
-    shown.set("", {
-      running: rest.flatMap(({ running }) => running),
-      paused: rest.flatMap(({ paused }) => paused),
-    });
-  return shown;
+  return countUse;
 }
 
 export interface SandboxMetricsOptions {
   readonly registry: Registry;
   /** Called at each scrape. */
   readonly now: {
-    /** Of all sandboxes that are not gone. */
-    readonly records: () => readonly SandboxRecord[];
+    /** All sandboxes that are not gone. */
+    readonly sandboxes: () => readonly MeteredSandbox[];
     /** Age of the oldest event that recorders have not taken. */
     readonly eventsBehindMs: () => number;
   };
+  readonly settings: Pick<SandboxesConfig, "tenantsInMetrics">;
 }
 
 /** Registers the metrics `coppice_sandboxes_…`. */
-export function sandboxMetrics({ registry, now }: SandboxMetricsOptions) {
+export function sandboxMetrics(options: SandboxMetricsOptions) {
+  const { registry, now, settings } = options;
+  const tenants = new NamedTenants(settings.tenantsInMetrics);
   const registers = [registry];
   const counter = <L extends string>(metric: { name: string; help: string; labelNames?: L[] }): Counter<L> =>
     new Counter({ ...metric, registers });
@@ -97,12 +122,12 @@ export function sandboxMetrics({ registry, now }: SandboxMetricsOptions) {
       ...metric,
       registers,
       collect() {
-        this.set(now.records().filter((record) => record.state === state).length);
+        this.set(now.sandboxes().filter(({ record }) => record.state === state).length);
       },
     });
   gauge({ name: "coppice_sandboxes_running", help: "Sandboxes that serve now" }, "running");
   gauge({ name: "coppice_sandboxes_paused", help: "Sandboxes that are paused now" }, "paused");
-  capacityMetrics(registry, now.records);
+  const countUse = tenantMetrics({ ...options, tenants });
   new Gauge({
     name: "coppice_sandboxes_events_behind_seconds",
     help: "Age of the oldest event that those who record events have not taken",
@@ -111,7 +136,16 @@ export function sandboxMetrics({ registry, now }: SandboxMetricsOptions) {
       this.set(now.eventsBehindMs() / 1000);
     },
   });
+  const shortages = counter({
+    name: "coppice_sandboxes_shortages_total",
+    help: "Times that a sandbox lacked a resource, by its tenant",
+    labelNames: ["tenant", "resource"],
+  });
   const metrics = {
+    /** Call it before a sandbox is gone. */
+    countUse,
+    lacked: ({ owner }: SandboxRecord, resource: ResourceShortage["resource"]) =>
+      shortages.inc({ tenant: tenants.nameOf(owner), resource }),
     pauses: counter({
       name: "coppice_sandboxes_pauses_total",
       help: "Pauses, by what asked for them",
@@ -141,11 +175,6 @@ export function sandboxMetrics({ registry, now }: SandboxMetricsOptions) {
       name: "coppice_sandboxes_ended_total",
       help: "Sandboxes that are gone, by reason",
       labelNames: ["reason"],
-    }),
-    shortages: counter({
-      name: "coppice_sandboxes_shortages_total",
-      help: "Times that a sandbox lacked a resource, by its tenant (the first hundred, then `other`)",
-      labelNames: ["tenant", "resource"],
     }),
     destroyFailures: counter({
       name: "coppice_sandboxes_destroy_failures_total",

@@ -162,6 +162,13 @@ export const sandboxesConfig = z
     maximumOutbox: atLeastOne(100_000).describe(
       "Events that wait in the ledger for delivery; beyond that the oldest are dropped",
     ),
+    tenantsInMetrics: z
+      .int()
+      .nonnegative()
+      .default(100)
+      .describe(
+        "Tenants with series of their own in metrics, the first since the start; all others share one without a name",
+      ),
     endedKept: z
       .int()
       .nonnegative()

@@ -50,8 +50,8 @@ describe("the rules of rctl(8)", { skip: reasonWithoutRecordingHost() ?? false }
     assert.deepEqual(
       [...(await rules.usage(["e2b-one", "e2b-two"]))],
       [
-        ["e2b-one", { cpuPercent: 150, memoryBytes: 1_000 }],
-        ["e2b-two", { cpuPercent: 0, memoryBytes: 2_000 }],
+        ["e2b-one", { cpuSeconds: 7, cpuPercent: 150, memoryBytes: 1_000 }],
+        ["e2b-two", { cpuSeconds: 7, cpuPercent: 0, memoryBytes: 2_000 }],
       ],
     );
     const [call] = await recording.calls();

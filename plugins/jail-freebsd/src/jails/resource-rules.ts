@@ -3,6 +3,7 @@ import { type Host, HostCommandError } from "../host/host.js";
 import type { JailSettings } from "../jail-freebsd-config.js";
 
 export interface CountedUsage {
+  readonly cpuSeconds: number;
   /** Percent of one CPU: 150 is one and a half CPUs. */
   readonly cpuPercent: number;
   readonly memoryBytes: number;
@@ -71,5 +72,6 @@ export class ResourceRules {
 
 function parseUsage(block: string): CountedUsage {
   const amounts = new Map(block.split("\n").map((line) => line.split("=") as [string, string]));
-  return { cpuPercent: Number(amounts.get("pcpu") ?? 0), memoryBytes: Number(amounts.get("memoryuse") ?? 0) };
+  const amount = (name: string): number => Number(amounts.get(name) ?? 0);
+  return { cpuSeconds: amount("cputime"), cpuPercent: amount("pcpu"), memoryBytes: amount("memoryuse") };
 }

@@ -59,7 +59,7 @@ export class UsageSampler {
     return new Map(
       [...disks].map(([name, diskBytes]) => [
         name,
-        { cpuPercent: 0, memoryBytes: 0, ...counted?.get(name), diskBytes },
+        { cpuSeconds: 0, cpuPercent: 0, memoryBytes: 0, ...counted?.get(name), diskBytes },
       ]),
     );
   }

@@ -229,6 +229,14 @@ export class ControlGroup {
     return this.#clock.recent();
   }
 
+  /** Processor time in seconds, as `recentClock` has it. */
+  get cpuSeconds(): number | undefined {
+    const text = this.recentClock;
+    return this.record["cpu"]?.version === 2
+      ? number(text?.replace("usage_usec ", ""), 1_000_000)
+      : number(text, 1_000_000_000);
+  }
+
   /** Processes that the kernel killed at the limit of memory, and processes that it refused at theirs, so far. */
   shortageCounts(): Readonly<Record<"memory" | "processes", number>> {
     const { memory, pids } = this.record;

@@ -41,6 +41,7 @@ it("the memory, CPU time and files of a sandbox are measured", async (test) => {
   }
   assert.ok(memory >= 100 * MIB, `${memory} bytes`);
   assert.ok(cpu > 0);
+  assert.ok(meter.cpuSeconds > 0);
   const ended = once(busy, "exit");
   busy.kill("SIGKILL");
   await ended;

@@ -42,6 +42,7 @@ export class UsageMeter {
   #startedAtMs: number | undefined;
   #last: Sample = { atMs: performance.now(), cpuSeconds: new Map() };
   #disk: Disk | undefined;
+  #cpuSeconds = 0;
 
   constructor(options: UsageMeterOptions) {
     this.#options = options;
@@ -50,6 +51,11 @@ export class UsageMeter {
   started(): void {
     this.#startedAtMs = performance.now();
     this.#disk = undefined;
+  }
+
+  /** Processor time that the measurements have seen. */
+  get cpuSeconds(): number {
+    return this.#cpuSeconds;
   }
 
   /** CPU usage is the average since the last call, or since the creation. */
@@ -105,6 +111,7 @@ export class UsageMeter {
     let seconds = 0;
     for (const [pid, used] of sample.cpuSeconds)
       seconds += Math.max(0, used - (last.cpuSeconds.get(pid) ?? 0));
+    this.#cpuSeconds += seconds;
     if (elapsedMs <= 0) return 0;
     const percent = (seconds * 1_000 * 100) / elapsedMs;
     return Math.min(percent, 100 * availableParallelism());
