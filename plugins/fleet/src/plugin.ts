@@ -131,6 +131,7 @@ export const plugin = definePlugin({
       },
       onChange: (name, now) => {
         router.forget(name);
+        if (name === node) membership.recordChanged(now?.revision);
         if (now === undefined) lost.lookSoon();
       },
       log,

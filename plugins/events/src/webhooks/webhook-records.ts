@@ -1,4 +1,4 @@
-import type { TenantRecords } from "@coppice/core";
+import { parseJson, type TenantRecords } from "@coppice/core";
 import { type Webhook, webhook as webhookRecord, type WebhookTable } from "../store/delivery-table.js";
 
 type CommonRecords = Awaited<ReturnType<NonNullable<TenantRecords["used"]>>>;
@@ -80,7 +80,7 @@ function parsed(records: readonly TenantRecord[]): readonly Webhook[] {
 /** Undefined for a text that a newer version may have written. */
 function webhookOf(text: string): Webhook | undefined {
   try {
-    return webhookRecord.parse(JSON.parse(text));
+    return webhookRecord.parse(parseJson(Buffer.from(text)));
   } catch {
     return undefined;
   }

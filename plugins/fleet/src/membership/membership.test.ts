@@ -221,6 +221,27 @@ describe("a member of a fleet", () => {
     assert.equal(await fleet.store.get("nodes/one"), undefined);
   });
 
+  it("joins again at once when somebody removes or replaces its record, though its lease goes on", async () => {
+    await using fleet = await openFleet();
+    const { membership, happened } = fleet.member("one");
+    await membership.start();
+    const { value = "" } = (await fleet.store.get("nodes/one")) ?? {};
+    for (const change of [{ delete: "nodes/one" }, { put: "nodes/one", value }]) {
+      const { check } = membership;
+      const revision = await fleet.store.commit([], [change]);
+      assert.equal(await fleet.store.commit([check], [{ put: "x", value: "of a member" }]), undefined);
+      membership.recordChanged("put" in change ? revision : undefined);
+      await pass(fleet.clock, 500);
+      membership.require();
+      assert.ok(await fleet.store.commit([membership.check], [{ put: "x", value: "of this one" }]));
+    }
+    assert.deepEqual(happened, ["joined", "fenced", "joined", "fenced", "joined"]);
+    // What it has put itself.
+    membership.recordChanged((await fleet.store.get("nodes/one"))?.modRevision);
+    await pass(fleet.clock, LEASE_MS);
+    assert.equal(happened.length, 5);
+  });
+
   it("takes its own name back after a crash, but not that of another server", async () => {
     await using fleet = await openFleet();
     const before = fleet.member("one", "same");

@@ -58,6 +58,8 @@ export class Membership {
   #isFenced = true;
   /** True when the last attempt to renew the lease, or to join, has failed. */
   #isFailing = false;
+  /** True when its record may be another one than this server has put. */
+  #isDoubted = false;
   #cancelRenewal = (): void => {};
   #cancelFencing = (): void => {};
   #turn: Promise<void> = Promise.resolve();
@@ -76,6 +78,17 @@ export class Membership {
   /** Called when this server may not act for the fleet any more, until it has joined again. */
   onFenced(listener: () => void): void {
     this.#fencedListeners.push(listener);
+  }
+
+  /**
+   * Call when the record of this server has changed. The lease goes on where somebody else removes or replaces it, but the
+   * others take this server for lost, and none of its commits is made.
+   * @param revision undefined for one that is gone.
+   */
+  recordChanged(revision: number | undefined): void {
+    if (this.#joined?.revision === revision) return;
+    this.#isDoubted = true;
+    if (this.#joined !== undefined) this.#schedule(0);
   }
 
   /** Part of every commit that a member makes: false once it is none any more. @throws SandboxError fleet_fenced */
@@ -165,7 +178,8 @@ export class Membership {
     const { clock, leaseMs } = this.#options;
     if (this.#stopping.signal.aborted) return;
     this.#cancelRenewal = clock.after(delayMs, () => {
-      this.#turn = this.#attempt().then((isDone) => {
+      const attempt = this.#turn.then(() => this.#attempt());
+      this.#turn = attempt.then((isDone) => {
         this.#isFailing = !isDone;
         // What is left of the lease after an attempt that had no answer is too short for the usual pause.
         this.#schedule(leaseMs / RENEWALS / (isDone ? 1 : LOOKS));
@@ -206,15 +220,27 @@ export class Membership {
     const joined = this.#joined;
     if (joined === undefined) return this.#join();
     const asked = this.fence.moment();
-    if (await store.renew(joined.lease, signal)) {
+    if ((await store.renew(joined.lease, signal)) && (await this.#hasRecord(joined))) {
       // Also one that was closed meanwhile: the lease never ended, so nobody has taken anything from this server.
       this.fence.extend(asked, joined.lease.ttlMs);
       return this.#open();
     }
-    log.warn("the lease of this server has ended; it joins the fleet again");
+    log.warn("the lease of this server has ended, or its record is gone; it joins the fleet again");
     this.#joined = undefined;
     this.#close();
     await this.#join();
+  }
+
+  async #hasRecord({ revision }: Joined): Promise<boolean> {
+    if (!this.#isDoubted) return true;
+    this.#isDoubted = false;
+    try {
+      const found = await this.#options.store.get(NODES + this.#options.node);
+      return found?.modRevision === revision;
+    } catch (error) {
+      this.#isDoubted = true;
+      throw error;
+    }
   }
 
   /** Keeps its place where nobody can take it: the store has no majority, which members see after a second or two. */

@@ -9,14 +9,17 @@ export function countedOf(tenant: string): string {
   return `tenants/${digestOf(tenant)}/`;
 }
 
+/** Losses are told by commits that repeat 30 records; etcd refuses those of more than 1.5 MiB. */
+const text = z.string().max(4096);
+
 const record = z.object({
-  node: z.string(),
-  tenant: z.string(),
-  template: z.string(),
-  backend: z.string(),
+  node: text,
+  tenant: text,
+  template: text,
+  backend: text,
   startedAtMs: time,
   /** SHA-256 of its access token, whose bearers may read of its end. */
-  tokenDigest: z.string().optional(),
+  tokenDigest: text.optional(),
   /** When its server was found gone; it ended then. */
   lostAtMs: time.optional(),
   /** Lost to this server alone: another one took its place. */

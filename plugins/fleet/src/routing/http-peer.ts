@@ -50,6 +50,8 @@ export interface HttpPeerOptions {
 }
 
 const LISTENER_CLOSES_MS = 50;
+/** Of the answer to a question of this server itself: what is parsed must not take long. */
+const MOST_TOLD_BYTES = 64 * 1024;
 /** Limit of the bytes sent before an upgrade is answered. WebSocket clients send none. */
 const EARLY_BYTES = 64 * 1024;
 
@@ -232,7 +234,7 @@ export class HttpPeer implements Peer {
     });
     sent.end(text);
     const answer = await promise;
-    const body = await textOf(answer, connections.maxAnswer);
+    const body = await textOf(answer, request === undefined ? MOST_TOLD_BYTES : connections.maxAnswer);
     if (answer.statusCode !== 200) throw new PeerRefusal(node, answer.statusCode ?? 0);
     return { headers: answer.headers, body: JSON.parse(body) };
   }

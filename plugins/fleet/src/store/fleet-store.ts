@@ -1,6 +1,6 @@
 import { randomInt } from "node:crypto";
 import { setTimeout as pause } from "node:timers/promises";
-import { SandboxError } from "@coppice/core";
+import { parseJson, SandboxError } from "@coppice/core";
 import { z } from "zod";
 import { REASONS, unavailable } from "../reasons.js";
 
@@ -137,10 +137,16 @@ export function afterPrefix(prefix: string): string {
   return prefix.slice(0, -1) + String.fromCharCode(prefix.charCodeAt(prefix.length - 1) + 1);
 }
 
-/** What a text of JSON says; undefined for one that is no JSON, or has another form: a newer version may have written it. */
+/** Values in a record's own JSON; those of this version have twenty. */
+const MOST_VALUES = 256;
+
+/**
+ * What a text of JSON says; undefined for one that is no JSON, or has another form: a newer version may have written it, or
+ * somebody who is no server of the fleet.
+ */
 export function parsedText<T>(schema: z.ZodType<T>, text: string): T | undefined {
   try {
-    return schema.parse(JSON.parse(text));
+    return schema.parse(parseJson(Buffer.from(text), MOST_VALUES));
   } catch {
     return undefined;
   }

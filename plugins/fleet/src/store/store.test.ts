@@ -38,6 +38,76 @@ for (const { name, program, skip } of ETCDS)
       await store.close();
     });
 
+    it("values of somebody else that are too large for one answer are left out; the others are found", async () => {
+      const store = await open();
+      const { revision } = await store.list("big/");
+      const stop = new AbortController();
+      const watched = take(store.watch("big/", revision, stop.signal), 22);
+      for (let at = 0; at < 5; at += 1) {
+        const value = "x".repeat(2 ** 20);
+        await store.commit([], [{ put: `big/${at}`, value }]);
+        await store.commit([], [{ put: `big/${at}${"k".repeat(2 ** 11)}`, value: "long" }]);
+        await store.commit(
+          [],
+          [
+            { put: `big/${at}b`, value: "x".repeat(2 ** 17) },
+            { put: `big/${at}c`, value: "own" },
+          ],
+        );
+      }
+      await store.commit([], [{ put: "big/last", value: "1" }]);
+      await store.commit([], [{ put: "big/last", value: "2" }]);
+      const { entries } = await store.list("big/");
+      const own = [...entries.keys()]
+        .slice(1)
+        .flatMap((at) => (at % 2 === 0 ? [] : [`big/${(at - 1) / 2}b`, `big/${(at - 1) / 2}c`]));
+      assert.deepEqual(
+        entries.map(({ key }) => key),
+        [...own, "big/last"],
+      );
+      // Those that are left out are told as gone.
+      const changes = await watched;
+      assert.equal(changes.filter(({ entry }) => entry !== undefined).length, 12);
+      assert.deepEqual(namesOf(changes.slice(-1)), ["big/last=2"]);
+      stop.abort();
+      await store.close();
+    });
+
+    it("a watch that catches up has every change of many large commits once, in order", async () => {
+      const store = await open();
+      const { revision } = await store.list("late/");
+      for (let at = 0; at < 30; at += 1)
+        await store.commit(
+          [],
+          Array.from({ length: 90 }, (_, one) => ({ put: `late/${one}`, value: `${at}`.padEnd(4096) })),
+        );
+      const stop = new AbortController();
+      const seen: string[] = [];
+      const revisions: number[] = [];
+      for await (const update of store.watch("late/", revision, stop.signal)) {
+        if (update.kind !== "changes") break;
+        revisions.push(update.revision);
+        for (const { key, entry } of update.changes) seen.push(`${entry?.value.trim()} ${key}`);
+        if (seen.length >= 30 * 90) break;
+      }
+      stop.abort();
+      const names = Array.from({ length: 90 }, (_, one) => `late/${one}`);
+      assert.deepEqual(
+        seen,
+        Array.from({ length: 30 }, (_, at) => names.map((key) => `${at} ${key}`)).flat(),
+      );
+      assert.ok(revisions.length > 10, `it came in ${revisions.length} parts`);
+      assert.deepEqual(
+        revisions,
+        revisions.toSorted((one, other) => one - other),
+      );
+      // One that goes on after any part misses nothing: each tells of whole commits alone.
+      const again = (await take(store.watch("late/", revisions[3] ?? 0, new AbortController().signal), 90))
+        .length;
+      assert.ok(again >= 90);
+      await store.close();
+    });
+
     it("a watch goes on where it was, when its connection was silent and when etcd was away", async () => {
       const store = await open(100);
       const { revision } = await store.list("z/");

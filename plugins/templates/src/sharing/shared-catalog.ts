@@ -1,4 +1,4 @@
-import { SandboxError, type SharedTemplates } from "@coppice/core";
+import { parseJson, SandboxError, type SharedTemplates } from "@coppice/core";
 import { z } from "zod";
 import type { TemplateReference } from "../model/template-record.js";
 
@@ -39,7 +39,7 @@ type SharedBuild = z.infer<typeof build>;
 /** Undefined for text that a newer version may have written. */
 function sharedRecordOf(value: string): SharedRecord | undefined {
   try {
-    return record.parse(JSON.parse(value));
+    return record.parse(parseJson(Buffer.from(value)));
   } catch {
     return undefined;
   }

@@ -20,21 +20,15 @@ import {
   ServerProcess,
 } from "../../harness/server/server-process.js";
 import { standInForAgent, started, taken } from "../../harness/server/stand-in-agent.js";
-import { LONGEST_STALL } from "../../harness/server/stall-meter.js";
+import { LONGEST_STALL, slowness } from "../../harness/server/stall-meter.js";
 import { HOSTILE_INPUTS, type World } from "./hostile-inputs.js";
 import { HOSTILE_KERNELS } from "./hostile-kernels.js";
 import { HOSTILE_MESSAGES } from "./hostile-messages.js";
 
 /** Request of the agents' protocol. */
 const SPAWN = 0x03;
-/**
- * Longest turn of the event loop on a machine that parses 4 MiB of JSON in 3 ms. A slower one, or one that is slow at the
- * moment, may take longer in proportion.
- */
+/** Longest turn of the event loop on a machine that `slowness` calls 1. */
 const MOST_MS = 20;
-const PARSED = JSON.stringify("YWFh".repeat(1024 * 1024));
-const USUAL_PARSE_MS = 3;
-const PARSES = 5;
 const EACH_MS = 300;
 const MOST_TRIES = 10;
 const POLL_MS = 20;
@@ -183,14 +177,4 @@ async function isNotHeld(
     .join(", ");
   t.diagnostic(`longest turns: ${told} ms`);
   assert.equal(within(), 2, `turns took ${told} ms`);
-}
-
-/** How often this machine's time for a fixed piece of work has that of the usual one in it; 1 for a faster machine. */
-function slowness(): number {
-  const timesMs = Array.from({ length: PARSES }, () => {
-    const startMs = performance.now();
-    JSON.parse(PARSED);
-    return performance.now() - startMs;
-  });
-  return Math.max(1, Math.min(...timesMs) / USUAL_PARSE_MS);
 }

@@ -58,11 +58,16 @@ const streamed = z.union([
 ]);
 const authenticated = z.object({ token: z.string() });
 
-/** Longest message of a stream; one of a watch has the changes of a few commits, each of at most 100 keys. */
-const MOST_LINE_BYTES = 16 * 2 ** 20;
+/** Longest message of a stream: etcd splits those of a watch at 2 MiB, which are 3 MiB in base64. */
+const MOST_LINE_BYTES = 4 * 2 ** 20;
 
-/** Largest answer of another kind: a page of a listing has 2000 records, of which those with most tags have 30 KiB. */
-const MOST_ANSWER_BYTES = 128 * 2 ** 20;
+/** Largest answer of another kind, which is parsed in one turn of the event loop: a value has 1.5 MiB at most. */
+const MOST_ANSWER_BYTES = 4 * 2 ** 20;
+
+/** An answer with more bytes than its reader takes. */
+export class AnswerTooLarge extends Error {
+  override readonly name = "AnswerTooLarge";
+}
 
 /** Characters of an answer that is not etcd's that an error has. */
 const MOST_TOLD = 200;
@@ -88,8 +93,8 @@ export class EtcdClient {
   /**
    * @param limitMs time for one answer, where there is less than usual.
    * @param canRepeat true for what may be done twice, so that another member is asked when one is silent.
-   * @throws EtcdRefusal; StoreUnavailable when no member answers; UnknownOutcome for what must not be repeated; the
-   * signal's reason.
+   * @throws EtcdRefusal; StoreUnavailable when no member answers, or because of AnswerTooLarge; UnknownOutcome for what must
+   * not be repeated; the signal's reason.
    */
   async call<T extends z.ZodType>(
     path: string,
@@ -115,6 +120,8 @@ export class EtcdClient {
         return schema.parse(JSON.parse(await textOf(answer, MOST_ANSWER_BYTES)));
       } catch (error) {
         signal?.throwIfAborted();
+        // Another member's would be as large.
+        if (error instanceof AnswerTooLarge && canRepeat) throw new StoreUnavailable(error);
         if (error instanceof EtcdRefusal && !ELSEWHERE.includes(error.code)) throw error;
         this.#leave(endpoint);
         last = error;
@@ -287,13 +294,13 @@ async function* linesOf(answer: IncomingMessage): AsyncGenerator<string> {
   }
 }
 
-/** The whole body of an answer. @throws Error for one of more bytes than that, which is read no further */
+/** The whole body of an answer. @throws AnswerTooLarge for one of more bytes than that, which is read no further */
 export async function textOf(answer: IncomingMessage, maxBytes: number): Promise<string> {
   const chunks: Buffer[] = [];
   let bytes = 0;
   for await (const chunk of answer as AsyncIterable<Buffer>) {
     bytes += chunk.length;
-    if (bytes > maxBytes) throw new Error(`its answer has more than ${maxBytes} bytes`);
+    if (bytes > maxBytes) throw new AnswerTooLarge(`its answer has more than ${maxBytes} bytes`);
     chunks.push(chunk);
   }
   return Buffer.concat(chunks).toString();

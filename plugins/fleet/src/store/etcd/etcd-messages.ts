@@ -30,6 +30,8 @@ export const watchMessage = z.object({
   created: z.boolean().default(false),
   canceled: z.boolean().default(false),
   compact_revision: number,
+  /** True when further events of the same commits follow. */
+  fragment: z.boolean().default(false),
   cancel_reason: z.string().default(""),
   events: z.array(z.object({ type: z.enum(["PUT", "DELETE"]).default("PUT"), kv: keyValue })).default([]),
 });
@@ -39,9 +41,14 @@ export function encode(text: string): string {
 }
 
 /** @param own the length of the prefix that all keys of a fleet have. */
+export function keyOf({ key }: z.infer<typeof keyValue>, own: number): string {
+  return Buffer.from(key, "base64").toString().slice(own);
+}
+
+/** @param own as of `keyOf` */
 export function entryOf(found: z.infer<typeof keyValue>, own: number): Entry {
   return {
-    key: Buffer.from(found.key, "base64").toString().slice(own),
+    key: keyOf(found, own),
     value: Buffer.from(found.value, "base64").toString(),
     createRevision: found.create_revision,
     modRevision: found.mod_revision,

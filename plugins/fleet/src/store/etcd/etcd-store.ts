@@ -13,13 +13,14 @@ import {
   type Update,
   afterPrefix,
 } from "../fleet-store.js";
-import { type EtcdClient, EtcdRefusal, NOT_FOUND } from "./etcd-client.js";
+import { AnswerTooLarge, type EtcdClient, EtcdRefusal, NOT_FOUND } from "./etcd-client.js";
 import {
   anyAnswer,
   commitAnswer,
   encode,
   entryOf,
   grantAnswer,
+  keyOf,
   membersAnswer,
   rangeAnswer,
   renewAnswer,
@@ -40,8 +41,16 @@ interface EtcdStoreOptions {
  * with 1 000 a listing of 100 000 took 2.2 s, with 3 000 1.6 s. What a larger one leaves to the collector stays in memory.
  */
 const PAGE = 2000;
+/** An answer that is too large is asked for again, for so many keys less. */
+const SMALLER = 8;
 /** Entries that are visited in one turn of the event loop. */
-const VISITED = 1000;
+const VISITED = 250;
+/**
+ * Bytes of a key and a value of this fleet. Others are somebody else's: commits that repeat them would be refused by etcd,
+ * together with what they have of other sandboxes.
+ */
+const MOST_KEY_BYTES = 1024;
+const MOST_VALUE_BYTES = 256 * 1024;
 const RETRY_MS = 500;
 /** Renewals at one time, each after a change of etcd's leader. */
 const RENEWALS = 3;
@@ -77,24 +86,33 @@ export class EtcdStore implements FleetStore {
     const end = encode(afterPrefix(own + prefix));
     let key = encode(own + prefix);
     let revision = 0;
+    let limit = PAGE;
     for (;;) {
       const body = {
         key,
         range_end: end,
-        limit: String(PAGE),
+        limit: String(limit),
         revision: String(revision),
         // Where it is set, etcd reads everything for each page: there should be few then.
         ...(afterRevision > 0 && { min_mod_revision: String(afterRevision + 1) }),
       };
-      const { header, kvs, more } = await client.call("kv/range", body, {
-        schema: rangeAnswer,
-        canRepeat: true,
+      const options = { schema: rangeAnswer, canRepeat: true };
+      const page = await client.call("kv/range", body, options).catch((error: unknown) => {
+        const isTooLarge = error instanceof StoreUnavailable && error.cause instanceof AnswerTooLarge;
+        if (isTooLarge && limit > 1) return undefined;
+        throw error;
       });
+      if (page === undefined) {
+        limit = Math.ceil(limit / SMALLER);
+        continue;
+      }
+      limit = Math.min(2 * limit, PAGE);
+      const { header, kvs, more } = page;
       // The pages that follow are of the revision of the first, whatever is committed meanwhile.
       revision ||= header.revision;
       for (const [index, found] of kvs.entries()) {
         if (index % VISITED === 0) await nextTurn();
-        visit(entryOf(found, own.length));
+        if (isOwn(found)) visit(entryOf(found, own.length));
       }
       const last = kvs.at(-1);
       if (!more || last === undefined) return revision;
@@ -158,6 +176,8 @@ export class EtcdStore implements FleetStore {
         range_end: encode(afterPrefix(own + prefix)),
         start_revision: String(after + 1),
         progress_notify: true,
+        // Otherwise a watch that catches up gets the changes of a thousand commits at once.
+        fragment: true,
       },
     };
     try {
@@ -172,16 +192,24 @@ export class EtcdStore implements FleetStore {
           return;
         }
         if (message.created) continue;
-        const found = message.events.map(({ type, kv }) => ({ type, entry: entryOf(kv, own.length) }));
-        yield {
-          kind: "changes",
-          // That of the header may be ahead of events that follow, while the watch catches up.
-          revision: found.at(-1)?.entry.modRevision ?? message.header.revision,
-          changes: found.map(({ type, entry }) => ({
-            key: entry.key,
-            entry: type === "DELETE" ? undefined : entry,
-          })),
-        };
+        const { events } = message;
+        // One message without events tells of progress alone.
+        for (let at = 0; at < Math.max(1, events.length); at += VISITED) {
+          if (at > 0) await nextTurn();
+          const part = events.slice(at, at + VISITED);
+          const last = part.at(-1)?.kv.mod_revision;
+          const isWhole = !message.fragment && at + VISITED >= events.length;
+          yield {
+            kind: "changes",
+            // That of the header may be ahead of events that follow, while the watch catches up. Further changes of the
+            // last commit may follow a part.
+            revision: last === undefined ? message.header.revision : isWhole ? last : last - 1,
+            changes: part.map(({ type, kv }) => ({
+              key: keyOf(kv, own.length),
+              entry: type === "PUT" && isOwn(kv) ? entryOf(kv, own.length) : undefined,
+            })),
+          };
+        }
       }
     } finally {
       clearTimeout(silence);
@@ -267,6 +295,11 @@ export class EtcdStore implements FleetStore {
   async close(): Promise<void> {
     this.#options.client.close();
   }
+}
+
+/** False for an entry that no server of this fleet has put. Lengths in base64 are a third more. */
+function isOwn({ key, value }: { readonly key: string; readonly value: string }): boolean {
+  return key.length * 0.75 <= MOST_KEY_BYTES && value.length * 0.75 <= MOST_VALUE_BYTES;
 }
 
 function compareOf(check: Check, own: string): readonly object[] {
