@@ -45,7 +45,9 @@ async function runUnderFetchedNode() {
   const [verb] = process.argv.slice(2);
   // A server reads no stdin, and a second Ctrl-C ends it at once. Other verbs may be fed by a pipe, and end with one.
   const options =
-    verb === "start" ? {} : { stdio: ["inherit", "inherit", "inherit", "ipc"], detached: false };
+    verb === "start" || verb === "dev"
+      ? {}
+      : { stdio: ["inherit", "inherit", "inherit", "ipc"], detached: false };
   return runInForeground(node, [...process.execArgv, self, ...process.argv.slice(2)], options);
 }
 

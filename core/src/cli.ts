@@ -21,7 +21,7 @@ const CLIENT = "@coppice/cli";
 export async function main(argv: readonly string[]): Promise<number> {
   const [name = "", ...args] = argv;
   // Ends quietly when the reader of the output has gone, as with `| head`; not a server, which stops in order.
-  if (name !== "start") process.stdout.on("error", () => process.exit(EXIT_BROKEN_PIPE));
+  if (name !== "start" && name !== "dev") process.stdout.on("error", () => process.exit(EXIT_BROKEN_PIPE));
   const program = makeProgram(version());
   const isKnown = () => program.commands.some((command) => command.name() === name);
   if (!isKnown()) await addClientVerbs(program);

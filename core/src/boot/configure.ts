@@ -9,7 +9,7 @@ import { isPlugin, type Plugin, type Resolved } from "../plugin/plugin.js";
 import { existsSync, readdirSync } from "node:fs";
 import { createRequire } from "node:module";
 import { dirname, isAbsolute, join, resolve } from "node:path";
-import { pathToFileURL } from "node:url";
+import { fileURLToPath, pathToFileURL } from "node:url";
 import { Listeners, Targets } from "../http/surfaces/targets.js";
 import { Peers } from "../http/peers/peers.js";
 import { Clock } from "../kernel/clock.js";
@@ -228,18 +228,25 @@ const PREFIX = "@coppice/plugin-";
  * @throws Error with the name and the reason why it could not be loaded.
  */
 async function loadPlugin(key: string, directory: string): Promise<unknown> {
-  const isPath = key.startsWith("./") || key.startsWith("../") || isAbsolute(key);
-  const specifier = key.includes("/") ? key : `${PREFIX}${key}`;
-  const target = isPath ? pathToFileURL(resolve(directory, key)).href : locatePackage(specifier, directory);
   try {
-    const module = (await import(target)) as { readonly default?: unknown };
+    const module = (await import(locatePlugin(key, directory))) as { readonly default?: unknown };
     return module.default;
   } catch (error) {
-    const place = isPath ? resolve(directory, key) : specifier;
+    const place = isPath(key) ? resolve(directory, key) : specifierOf(key);
     const text = `cannot load plugin '${key}' (${place}): ${messageOf(error)}`;
     const meant = key.includes("/") ? "" : didYouMean(key, installedPlugins(directory));
     throw new Error(`${text}${meant}`, { cause: error });
   }
+}
+
+const isPath = (key: string): boolean => key.startsWith("./") || key.startsWith("../") || isAbsolute(key);
+const specifierOf = (key: string): string => (key.includes("/") ? key : `${PREFIX}${key}`);
+
+/** What to import for the plugin of a configuration key: a file's URL, or a specifier that nothing was found for. */
+function locatePlugin(key: string, directory: string): string {
+  return isPath(key)
+    ? pathToFileURL(resolve(directory, key)).href
+    : locatePackage(specifierOf(key), directory);
 }
 
 /** Location of a package: in a folder, else beside core; the bare specifier when neither finds it. */
@@ -265,6 +272,15 @@ function installedPlugins(directory: string): readonly string[] {
     const names = readdirSync(scope).map((name) => `${dirname(PREFIX)}/${name}`);
     return names.filter((name) => name.startsWith(PREFIX)).map((name) => name.slice(PREFIX.length));
   });
+}
+
+/** The entry files of the plugins of a configuration that are not the project's own, as far as they are found. */
+export function entriesOfOthers(source: ConfigSource): readonly string[] {
+  return Object.keys(pluginSettings(source.values))
+    .filter((key) => key.includes("/"))
+    .map((key) => locatePlugin(key, pluginDirectory(source.file)))
+    .filter((place) => place.startsWith("file:"))
+    .map((place) => fileURLToPath(place));
 }
 
 function pluginDirectory(configFile: string): string {

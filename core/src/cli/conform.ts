@@ -11,21 +11,32 @@ const SIGN = { passed: "ok     ", failed: "FAILED ", skipped: "skipped" } as con
 interface Options {
   readonly limits?: string | undefined;
   readonly only?: string | undefined;
+  readonly list?: boolean | undefined;
   readonly json?: boolean | undefined;
 }
 
-/** Runs the conformance suite on the backends of a plugin: one line a case, as text or JSON; exit code 1 when one failed. */
+/**
+ * Runs the conformance suite on the backends of a plugin, or lists its cases: one line a case, as text or JSON; exit code
+ * 1 when one failed.
+ */
 export async function conform(
-  key: string,
+  key: string | undefined,
   settings: string,
-  { limits, only, json }: Options,
+  { limits, only, list, json }: Options,
 ): Promise<number> {
+  if (list === true) {
+    for (const each of casesOf(await loadKit(), only))
+      process.stdout.write(`${json ? JSON.stringify(each) : described(each)}\n`);
+    return 0;
+  }
+  if (key === undefined) throw new UsageError("missing required argument 'module'");
   const plugin = await requirePlugin(key, process.cwd()).catch((error: unknown) => {
     throw new BootError([{ message: messageOf(error) }], { cause: error });
   });
-  const { runConformance } = await loadKit();
+  const kit = await loadKit();
+  casesOf(kit, only);
   const counts = { passed: 0, failed: 0, skipped: 0 };
-  await runConformance(plugin, parseSettings(settings), {
+  await kit.runConformance(plugin, parseSettings(settings), {
     ...(limits !== undefined && { limits: parseLimits(limits) }),
     ...(only !== undefined && { only }),
     onResult({ group, name, outcome, reason, durationMs }, backend) {
@@ -46,6 +57,7 @@ export async function conform(
 
 /** What this verb needs of the kit: a package that depends on core, so that core cannot name its types. */
 interface Kit {
+  readonly conformanceCases: readonly KitCase[];
   readonly runConformance: (
     plugin: Plugin,
     settings: unknown,
@@ -55,6 +67,13 @@ interface Kit {
       readonly onResult: (result: KitResult, backend: string) => void;
     },
   ) => Promise<unknown>;
+}
+
+interface KitCase {
+  readonly group: string;
+  readonly name: string;
+  /** Names, or a program or a limit. */
+  readonly needs?: readonly (string | Readonly<Record<string, string>>)[];
 }
 
 interface KitResult {
@@ -73,6 +92,20 @@ async function loadKit(): Promise<Kit> {
     const message = `cannot load ${KIT}, which has the cases (npm install --save-dev ${KIT}): ${messageOf(error)}`;
     throw new BootError([{ message }], { cause: error });
   }
+}
+
+/** The cases that are asked for. @throws UsageError when there is none. */
+function casesOf({ conformanceCases }: Kit, only = ""): readonly KitCase[] {
+  const cases = conformanceCases.filter(({ group, name }) => `${group}: ${name}`.includes(only));
+  if (cases.length > 0) return cases;
+  throw new UsageError(`no case has '${only}' in its group and name: --list prints them`);
+}
+
+function described({ group, name, needs = [] }: KitCase): string {
+  const names = needs.map((need) =>
+    typeof need === "string" ? need : Object.entries(need).flat().join(" "),
+  );
+  return `${group}: ${name}${names.length === 0 ? "" : ` (needs ${names.join(", ")})`}`;
 }
 
 /** @param text names of limits, with commas; empty for none. */

@@ -58,6 +58,9 @@ export function makeProgram(version: string): Command {
   onConfig("start", "serves a configuration until a signal").action(
     lazily(async () => (await import("./start.js")).start),
   );
+  onConfig("dev", "serves a configuration, and again when it or a plugin of others changes").action(
+    lazily(async () => (await import("./dev.js")).dev),
+  );
   onConfig("check", "reports every problem of a configuration, without serving it").action(
     lazily(async () => (await import("./check.js")).check),
   );
@@ -91,12 +94,16 @@ export function makeProgram(version: string): Command {
     .command("conform")
     .helpGroup("Server:")
     .description("runs the conformance suite on the backends of a plugin")
-    .argument("<module>", "name of a plugin, or a path")
+    .argument("[module]", "name of a plugin, or a path")
     .argument("[settings]", "its settings in JSON", "{}")
     .option("--limits <names>", "limits that it has, with commas; '' for none")
-    .option("--only <text>", "runs the cases whose names have this text")
+    .option("--only <text>", "takes the cases with this text in 'group: name'")
+    .option("--list", "prints the cases and what they need, and runs none")
     .option("--json", "prints each case as a line of JSON")
-    .addHelpText("after", "\nExample:\n  coppice conform ./my-backend --only files")
+    .addHelpText(
+      "after",
+      "\nExamples:\n  coppice conform ./my-backend --only 'files: '\n  coppice conform --list",
+    )
     .action(lazily(async () => (await import("./conform.js")).conform));
   program
     .command("tls")

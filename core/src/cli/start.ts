@@ -9,8 +9,8 @@ const TELL_MS = 1_000;
 /** Time for a stopped server's process to end by itself. */
 const EXIT_GRACE_MS = 3_000;
 
-/** Serves a configuration until a signal or an uncaught error. */
-export async function start(file: string): Promise<number> {
+/** Serves a configuration until a signal or an uncaught error. @param options.until stops the server, too, once aborted. */
+export async function start(file: string, { until }: { readonly until?: AbortSignal } = {}): Promise<number> {
   const { promise: stopped, resolve: exitWith } = Promise.withResolvers<number>();
   // Read at once: after the terminal is closed, at SIGHUP, it would be false.
   const hasTerminal = process.stdin.isTTY || process.stderr.isTTY;
@@ -94,6 +94,10 @@ export async function start(file: string): Promise<number> {
     process.on("SIGHUP", onHangUp);
     process.stderr.write(greetingOf(server));
     void manager.ready(server.log, "serving");
+    const serving = server;
+    const stopServing = (): void => stop(serving);
+    if (until?.aborted === true) stopServing();
+    else until?.addEventListener("abort", stopServing, { once: true });
     return await stopped;
   } finally {
     process.off("uncaughtException", onError);

@@ -1,10 +1,11 @@
 import assert from "node:assert/strict";
 import { execFile } from "node:child_process";
-import { cp, mkdir, mkdtemp, realpath, rm, symlink, writeFile } from "node:fs/promises";
+import { cp, mkdir, mkdtemp, readFile, realpath, rename, rm, symlink, writeFile } from "node:fs/promises";
 import { createRequire } from "node:module";
 import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
 import { after, before, describe, it } from "node:test";
+import { setTimeout as sleep } from "node:timers/promises";
 import { fileURLToPath } from "node:url";
 import { promisify } from "node:util";
 import { Sandbox } from "e2b";
@@ -60,6 +61,48 @@ describe("a plugin of somebody else, outside of the tree", { timeout: 240_000 },
     });
   }
 
+  it("is served anew by `coppice dev` when its file or the configuration changes, also after a mistake", async () => {
+    const key = KEY_BY_HOW["a path beside the configuration"];
+    const plugin = join(home, "acme-plugin", "index.js");
+    const [text, config] = [await readFile(plugin, "utf8"), await writeConfig(home, key, "greeting: hola")];
+    await using server = await ServerProcess.start(config, {}, [], COPPICE, "dev");
+    const greets = async (greeting: string): Promise<void> => {
+      const answer = await exchange(server.url, {
+        path: "/acme/greeting",
+        headers: { "x-api-key": API_KEY },
+      });
+      assert.deepEqual(answer.json(), { greeting });
+    };
+    const printed = (line: RegExp) => server.printed.filter((each) => line.test(each)).length;
+    const until = async (line: RegExp, count: number): Promise<void> => {
+      for (let left = 600; printed(line) < count; left--) {
+        assert.ok(left > 0, server.printed.join("\n"));
+        await sleep(50);
+      }
+    };
+    await greets("hola");
+    await writeFile(plugin, text.replace("{ greeting: plugin", "{ greeting: 'dev: ' + plugin"));
+    await until(/E2B_API_URL=/, 2);
+    await greets("dev: hola");
+    // As an editor does it.
+    const aside = `${config}~`;
+    for (const [setting, line, count] of [
+      ["greting: wrong", /it waits for a change/, 1],
+      ["greeting: ciao", /E2B_API_URL=/, 3],
+    ] as const) {
+      await writeConfig(home, key, setting, aside);
+      await rename(aside, config);
+      await until(line, count);
+    }
+    assert.ok(printed(/unknown key 'greting'/) > 0);
+    await greets("dev: ciao");
+    await writeFile(plugin, text);
+    await until(/E2B_API_URL=/, 4);
+    // What the server itself writes beside its configuration is no change.
+    assert.equal(printed(/it starts again/), 4);
+    assert.deepEqual(await server.stop(), { code: 0, signal: null });
+  });
+
   it("is held to its own settings, with the line that is wrong", async () => {
     const file = await writeConfig(home, KEY_BY_HOW["the name of its package"], "greting: bonjour");
     await assert.rejects(run(process.execPath, [COPPICE, "check", file]), (error) => {
@@ -78,8 +121,12 @@ describe("a plugin of somebody else, outside of the tree", { timeout: 240_000 },
   });
 });
 
-async function writeConfig(home: string, key: string, setting: string): Promise<string> {
-  const file = join(home, "coppice.yaml");
+async function writeConfig(
+  home: string,
+  key: string,
+  setting: string,
+  file = join(home, "coppice.yaml"),
+): Promise<string> {
   await writeFile(
     file,
     `listeners:

@@ -148,6 +148,24 @@ plugins:
     assert.equal(typeof durationMs, "number");
   });
 
+  it("conform lists its cases with their needs, and runs none", async () => {
+    const { code, stdout, stderr } = await coppice("conform", "--list");
+    assert.equal(code, 0, stderr);
+    assert.match(stdout, /^files: a missing path[^\n]*$/m);
+    assert.match(stdout, /^facets: a paused sandbox stands still[^\n]* \(needs pausing\)$/m);
+    const asJson = await coppice(
+      "conform",
+      "--list",
+      "--json",
+      "--only",
+      "isolation: a sandbox has no more processes",
+    );
+    const [only, ...others] = asJson.stdout.trimEnd().split("\n");
+    const { group, needs } = JSON.parse(only ?? "") as Record<string, unknown>;
+    assert.deepEqual([group, others], ["isolation", []]);
+    assert.ok(Array.isArray(needs) && needs.includes("isolation"), asJson.stdout);
+  });
+
   it("say what is wrong with what they are asked", async () => {
     const wrong: readonly (readonly [code: number, told: RegExp, ...args: readonly string[]])[] = [
       [64, /unknown command 'mint'/, "keys", "mint", config],
@@ -162,6 +180,14 @@ plugins:
       [64, /missing required argument 'config.yaml'/, "doctor"],
       [64, /too many arguments/, "start", config, config],
       [64, /missing required argument 'module'/, "conform"],
+      [
+        64,
+        /no case has 'fiels' in its group and name: --list/,
+        "conform",
+        "local-process",
+        "--only",
+        "fiels",
+      ],
       [64, /a limit is [^\n]*, not 'space'\n/, "conform", "local-process", "--limits", "space"],
       [64, /^Usage: coppice tls/, "tls"],
       [64, /missing required argument 'domain or address'/, "tls", "init"],

@@ -97,6 +97,7 @@ export class ServerProcess implements AsyncDisposable {
    * Starts a server and waits until it has printed its addresses.
    * @param prefix words before its command line, of a program that becomes the server's.
    * @param program of another installation than this checkout.
+   * @param verb `start`, or `dev`.
    * @throws Error with its whole output when it ends or prints nothing.
    */
   static async start(
@@ -104,8 +105,9 @@ export class ServerProcess implements AsyncDisposable {
     environment: NodeJS.ProcessEnv = {},
     prefix: readonly string[] = [],
     program = COPPICE,
+    verb = "start",
   ): Promise<ServerProcess> {
-    const line = [...prefix, process.execPath, ...NODE_OPTIONS, program, "start", configFile];
+    const line = [...prefix, process.execPath, ...NODE_OPTIONS, program, verb, configFile];
     const child = spawn(line[0] ?? "", line.slice(1), {
       env: { ...process.env, ...ENVIRONMENT, ...environment },
       // The channel closes when this process ends in any way; then the server stops.
