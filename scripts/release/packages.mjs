@@ -1,12 +1,12 @@
 import { cp, mkdir, mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
 import { existsSync } from "node:fs";
 import { tmpdir } from "node:os";
-import { basename, join } from "node:path";
+import { join, relative } from "node:path";
 import { ROOT, workspaces } from "../toolchain/project.mjs";
 import { FailedStep, outputOf } from "../toolchain/step.mjs";
 
 const QUIET = ["--no-audit", "--no-fund", "--loglevel=error"];
-/** In a workspace, but in no package. */
+/** At the top of a workspace, but in no package. */
 const LEFT_OUT = new Set(["node_modules", "src", "tsconfig.tsbuildinfo"]);
 
 const readJson = async (path) => JSON.parse(await readFile(path, "utf8"));
@@ -28,8 +28,9 @@ export async function packPackages(into, platforms) {
       const manifest = await readJson(join(ROOT, workspace, "package.json"));
       if (manifest.private) continue;
       const folder = join(staging, workspace);
-      const filter = (path) => !LEFT_OUT.has(basename(path));
-      await cp(join(ROOT, workspace), folder, { recursive: true, filter });
+      const source = join(ROOT, workspace);
+      const filter = (path) => !LEFT_OUT.has(relative(source, path));
+      await cp(source, folder, { recursive: true, filter });
       folders.push(await complete(folder, released(manifest, Object.keys(platforms))));
     }
     const { version, license, engines } = await readJson(join(ROOT, "agent", "package.json"));

@@ -20,6 +20,7 @@ export async function workspaces() {
     "test",
     "bench",
     "coppice",
+    "create-coppice-plugin",
   ];
 }
 

@@ -1,12 +1,16 @@
 import assert from "node:assert/strict";
 import { execFile } from "node:child_process";
+import { once } from "node:events";
+import { existsSync } from "node:fs";
 import { cp, mkdir, mkdtemp, readdir, readFile, realpath, rm, symlink, writeFile } from "node:fs/promises";
+import type { IncomingMessage } from "node:http";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, before, describe, it } from "node:test";
 import { fileURLToPath } from "node:url";
 import { promisify } from "node:util";
 import { Sandbox } from "e2b";
+import { WebSocket } from "ws";
 import { API_KEY } from "../harness/server/api-key.js";
 import { exchange } from "../harness/clients/exchange.js";
 import { reasonWithoutIsolation } from "../harness/host/isolated.js";
@@ -15,8 +19,17 @@ import { ServerProcess } from "../harness/server/server-process.js";
 const run = promisify(execFile);
 const ROOT = fileURLToPath(new URL("../../..", import.meta.url));
 const TSC = join(ROOT, "node_modules", "typescript", "bin", "tsc");
+/** Of somebody else's shell: with the compiler, which is in no package here, and not within a test. */
+const AUTHORS_ENVIRONMENT = {
+  ...process.env,
+  PATH: `${join(ROOT, "node_modules", ".bin")}:${process.env["PATH"]}`,
+  NODE_TEST_CONTEXT: undefined,
+};
 const PLATFORM = `${process.platform}-${process.arch}`;
 const ZIG = process.env["COPPICE_ZIG"];
+
+/** The cases of the kit that a backend is put to, in place of all in a minute. */
+const BRIEF = "--test-name-pattern=provision: |facets: ";
 
 /** Functions of `scripts/release`. */
 interface Release {
@@ -37,6 +50,7 @@ interface Manifest {
   readonly exports?: Readonly<Record<string, string | { readonly types: string; readonly default: string }>>;
   readonly dependencies?: Readonly<Record<string, string>>;
   readonly peerDependencies?: Readonly<Record<string, string>>;
+  readonly devDependencies?: Readonly<Record<string, string>>;
   readonly engines?: { readonly node?: string };
   readonly license?: string;
 }
@@ -77,7 +91,7 @@ async function outcomeOf(
   cwd: string,
 ): Promise<{ readonly code: unknown; readonly text: string }> {
   try {
-    const { stdout, stderr } = await run(program, parameters, { cwd });
+    const { stdout, stderr } = await run(program, parameters, { cwd, env: AUTHORS_ENVIRONMENT });
     return { code: 0, text: stdout + stderr };
   } catch (error) {
     const { code, stdout, stderr } = error as Record<"code" | "stdout" | "stderr", string>;
@@ -86,10 +100,11 @@ async function outcomeOf(
 }
 
 async function npm(cwd: string, ...parameters: readonly string[]): Promise<void> {
-  await run("npm", [...parameters, "--offline", "--no-audit", "--no-fund", "--loglevel=error"], { cwd });
+  const quiet = ["--offline", "--no-audit", "--no-fund", "--loglevel=error"];
+  await run("npm", [...parameters, ...quiet], { cwd, env: AUTHORS_ENVIRONMENT });
 }
 
-describe("the packages, packed and installed in an empty folder", { timeout: 400_000 }, () => {
+describe("the packages, packed and installed in an empty folder", { timeout: 540_000 }, () => {
   let home: string;
   let scratch: string;
   let coppice: string;
@@ -136,8 +151,6 @@ describe("the packages, packed and installed in an empty folder", { timeout: 400
     assert.ok(sample !== undefined && test !== undefined, "the samples are not in the manual any more");
     await writeFile(join(folder, "census.ts"), sample);
     await writeFile(join(folder, "census.test.ts"), test);
-    const [, settings = ""] = /```json\n(\{\s*"compilerOptions".*?)```/s.exec(manual) ?? [];
-    const { compilerOptions } = JSON.parse(settings) as { readonly compilerOptions: object };
     // Declarations of every package are read, and none is trusted unread.
     const all = await installed();
     const entries = all.flatMap(({ name, exports = {} }) =>
@@ -147,22 +160,27 @@ describe("the packages, packed and installed in an empty folder", { timeout: 400
     );
     const imports = entries.map((entry, index) => `export * as e${index} from "${entry}";\n`);
     await writeFile(join(folder, "all.ts"), imports.join(""));
-    const tsconfig = { compilerOptions: { ...compilerOptions, skipLibCheck: false }, exclude: [] };
-    await writeFile(
-      join(folder, "tsconfig.json"),
-      JSON.stringify({ ...tsconfig, files: ["index.ts", "all.ts", "census.ts", "census.test.ts"] }),
-    );
-    const { code, text } = await outcomeOf(process.execPath, [TSC, "-p", "."], folder);
-    assert.equal(code, 0, `tsc: ${text}`);
+    await compile(folder, ["index.ts", "all.ts", "census.ts", "census.test.ts"]);
     await npm(folder, "pack");
     return join(folder, "acme-coppice-elsewhere-1.0.0.tgz");
+  }
+
+  /** Compiles with the settings of the manual. */
+  async function compile(folder: string, files: readonly string[]): Promise<void> {
+    const manual = await readFile(join(ROOT, "docs", "writing-a-plugin.md"), "utf8");
+    const [, settings = ""] = /```json\n(\{\s*"compilerOptions".*?)```/s.exec(manual) ?? [];
+    const { compilerOptions } = JSON.parse(settings) as { readonly compilerOptions: object };
+    const tsconfig = { compilerOptions: { ...compilerOptions, skipLibCheck: false }, exclude: [], files };
+    await writeFile(join(folder, "tsconfig.json"), JSON.stringify(tsconfig));
+    const { code, text } = await outcomeOf(process.execPath, [TSC, "-p", "."], folder);
+    assert.equal(code, 0, `tsc: ${text}`);
   }
 
   async function installed(): Promise<readonly (Manifest & { readonly folder: string })[]> {
     const scope = join(home, "node_modules", "@coppice");
     const folders = [
       ...(await readdir(scope)).map((name) => join(scope, name)),
-      join(scope, "..", "coppice"),
+      ...["coppice", "create-coppice-plugin"].map((name) => join(scope, "..", name)),
     ];
     return Promise.all(
       folders.map(async (folder) => ({
@@ -213,7 +231,8 @@ describe("the packages, packed and installed in an empty folder", { timeout: 400
       const names = await readdir(folder, { recursive: true });
       assert.ok(names.includes("LICENSE") && names.includes("README.md"), name);
       const surplus = names.filter(
-        (one) => /\.map$|\.test\.|(^|\/)src\/|tsbuildinfo$/.test(one) && !one.startsWith("node_modules/"),
+        (one) =>
+          /\.map$|\.test\.|(^|\/)src\/|tsbuildinfo$/.test(one) && !/^(node_modules|template)\//.test(one),
       );
       assert.deepEqual(surplus, [], name);
       for (const target of Object.values(exports))
@@ -277,6 +296,195 @@ describe("the packages, packed and installed in an empty folder", { timeout: 400
     assert.match(text, /^coppice 0\.1\.0 \(commit /);
     const help = await outcomeOf(join(scratch, "linked"), ["--help"], "/");
     assert.match(help.text, /^ {2}start .*^ {2}ps /ms, "it has the verbs of clients");
+  });
+
+  describe("make the project of an author by `npm create coppice-plugin`", () => {
+    const create = (folder: string, ...parameters: readonly string[]) =>
+      outcomeOf(join(home, "node_modules", ".bin", "create-coppice-plugin"), parameters, folder);
+    let made = 0;
+
+    /** Makes a project, runs what its README says, and installs its tarball beside the server. */
+    async function makeAndInstall(kind: string, name: string): Promise<void> {
+      const folder = join(scratch, `made-${++made}`);
+      await mkdir(join(folder, ".git"), { recursive: true });
+      const created = await create(folder, "--kind", kind, "--name", name);
+      assert.equal(created.code, 0, created.text);
+      assert.match(created.text, /^@acme\/\S+ is made\. Next: npm install && npm test;/);
+      await symlink(join(home, "node_modules"), join(folder, "node_modules"));
+      const about = (await readJson(join(folder, "package.json"))) as Manifest;
+      const core = (await readJson(join(home, "node_modules/@coppice/core/package.json"))) as Manifest;
+      for (const [other, version] of Object.entries(about.dependencies ?? {}))
+        assert.equal(version, core.dependencies?.[other], other);
+      const isBrief = kind === "backend" && process.env["COPPICE_TEST_VARIANTS"] !== "all";
+      if (isBrief) assert.equal((await outcomeOf("npm", ["run", "build"], folder)).code, 0);
+      const tested = isBrief
+        ? await outcomeOf(process.execPath, ["--test", BRIEF, "dist/conformance.test.js"], folder)
+        : await outcomeOf("npm", ["test"], folder);
+      assert.equal(tested.code, 0, tested.text);
+      assert.match(tested.text, /^ℹ pass [1-9]\d*$/m);
+      await npm(folder, "pack");
+      const names = await readdir(folder);
+      const tarball = names.find((one) => one.endsWith(".tgz")) ?? "";
+      for (const one of [".gitignore", ".github", "README.md"]) assert.ok(names.includes(one), one);
+      await npm(home, "install", join(folder, tarball));
+      const packed = await readdir(join(home, "node_modules", name), { recursive: true });
+      assert.deepEqual(
+        packed.filter((one) => /src|\.test\./.test(one)),
+        [],
+      );
+    }
+
+    it("a plugin, which a server loads by its configuration alone, and whose errors have their codes", async () => {
+      await makeAndInstall("plugin", "@acme/coppice-plugin-life-left");
+      await using server = await use({
+        "local-process": {},
+        "@acme/coppice-plugin-life-left": { leastSeconds: 200 },
+      });
+      const connection = { apiUrl: server.url, sandboxUrl: server.url, apiKey: API_KEY };
+      const ask = (id: string) =>
+        exchange(server.url, { path: `/life-left/${id}`, headers: { "x-api-key": API_KEY } });
+      const sandbox = await Sandbox.create({ ...connection, timeoutMs: 300_000 });
+      const long = await ask(sandbox.sandboxId);
+      assert.equal(long.status, 200, long.text);
+      await sandbox.setTimeout(60_000);
+      const short = await ask(sandbox.sandboxId);
+      assert.equal(short.status, 400);
+      assert.equal((short.json() as { readonly reason: unknown }).reason, "life-left.ends_soon");
+      assert.equal((await ask("nothere")).status, 404);
+      assert.equal((await exchange(server.url, { path: `/life-left/${sandbox.sandboxId}` })).status, 401);
+    });
+
+    it("a backend that conforms, which a server loads by its configuration alone, and whose errors have their codes", async () => {
+      await makeAndInstall("backend", "@acme/coppice-drawers");
+      await using server = await use({ "@acme/coppice-drawers": { directory: join(home, "drawers") } });
+      const connection = { apiUrl: server.url, sandboxUrl: server.url, apiKey: API_KEY };
+      const sandbox = await Sandbox.create(connection);
+      const info = await sandbox.files.getInfo("/home/user");
+      assert.deepEqual([info.path, info.type], ["/home/user", "dir"]);
+      await assert.rejects(sandbox.files.read("missing.txt"), { name: "FileNotFoundError" });
+      await assert.rejects(sandbox.commands.run("true", { cwd: "/nowhere" }), {
+        name: "InvalidArgumentError",
+        message: /cwd '\/nowhere' does not exist/,
+      });
+      await sandbox.kill();
+      const refused = await exchange(server.url, {
+        method: "POST",
+        path: "/sandboxes",
+        headers: { "x-api-key": API_KEY, "content-type": "application/json" },
+        body: JSON.stringify({ templateID: "base", allow_internet_access: false }),
+      });
+      assert.equal(refused.status, 400, refused.text);
+      assert.match(refused.text, /cannot be kept from the internet/);
+      assert.deepEqual(await readdir(join(home, "drawers")), []);
+    });
+
+    it("not in a folder with files, nor with a wrong name or kind", async () => {
+      const folder = join(scratch, "refused");
+      await mkdir(folder);
+      const [named, plugin] = [
+        ["--name", "@acme/coppice-x"],
+        ["--kind", "plugin"],
+      ] as const;
+      const wrong: readonly (readonly [RegExp, ...string[]])[] = [
+        [/--kind is missing/, ...named],
+        [/--name is missing/, ...plugin],
+        [/a kind is backend or plugin, not "worm\\u001b"/, ...named, "--kind", "worm\u001b"],
+        [/a package is @scope\/name .*, not "x"/, ...plugin, "--name", "x"],
+        [/not "@acme\/\.\.\/x"/, ...plugin, "--name", "@acme/../x"],
+        [/Unknown option '--color'/, "--color"],
+        [/one folder at most/, ...plugin, ...named, "a", "b"],
+        [/--packages: .*ENOENT/, ...plugin, ...named, "--packages", "nowhere"],
+        [/has no coppice-core-/, ...plugin, ...named, "--packages", "."],
+      ];
+      for (const [message, ...parameters] of wrong) {
+        const { code, text } = await create(folder, ...parameters);
+        assert.deepEqual([code, message.test(text)], [2, true], text);
+      }
+      await writeFile(join(folder, "kept.txt"), "kept");
+      const [full, file] = [
+        await create(folder, ...plugin, ...named),
+        await create(folder, ...plugin, ...named, "kept.txt"),
+      ];
+      assert.deepEqual([full.code, file.code], [2, 2]);
+      assert.match(full.text, /the folder ".*refused" is not empty/);
+      assert.match(file.text, /kept\.txt" is no folder/);
+      assert.deepEqual(await readdir(folder), ["kept.txt"]);
+    });
+
+    it("with Coppice's packages from a folder of tarballs, where no registry has them", async () => {
+      const folder = join(scratch, "unpublished");
+      await mkdir(folder);
+      const named = [
+        "--kind",
+        "backend",
+        "--name",
+        "@acme/coppice-x",
+        "--packages",
+        join(scratch, "tarballs"),
+      ];
+      const { code, text } = await create(folder, ...named);
+      assert.equal(code, 0, text);
+      const about = (await readJson(join(folder, "package.json"))) as Manifest;
+      const { typescript: _, ...own } = about.devDependencies ?? {};
+      const names = ["agent", "conformance", "core", `agent-${PLATFORM}`].map((name) => `@coppice/${name}`);
+      assert.deepEqual(Object.keys(own).toSorted(), names.toSorted());
+      for (const place of Object.values(own))
+        assert.ok(existsSync(join(folder, place.slice("file:".length))), place);
+      assert.equal(about.peerDependencies?.["@coppice/core"], "^0.1.0");
+    });
+  });
+
+  it("build the examples for authors, which answer by Connect and by a WebSocket", async () => {
+    for (const [name, ...files] of [
+      ["rpc", "plugin.ts", "generated/usage_pb.ts"],
+      ["socket", "plugin.ts"],
+    ] as const) {
+      const folder = join(scratch, "examples", name);
+      await cp(join(ROOT, "examples", "plugins", name), folder, { recursive: true });
+      await symlink(join(home, "node_modules"), join(folder, "node_modules"));
+      await compile(folder, files);
+      await npm(folder, "pack");
+      await npm(home, "install", join(folder, `acme-coppice-usage-${name}-1.0.0.tgz`));
+    }
+    await using server = await use({
+      "local-process": {},
+      "@acme/coppice-usage-rpc": {},
+      "@acme/coppice-usage-socket": {},
+    });
+    const sandbox = await Sandbox.create({ apiUrl: server.url, sandboxUrl: server.url, apiKey: API_KEY });
+    await sandbox.commands.run("sleep 600", { background: true });
+    const ask = (headers: Readonly<Record<string, string>>) =>
+      exchange(server.url, {
+        method: "POST",
+        path: "/acme.usage.v1.UsageService/Get",
+        headers: {
+          "content-type": "application/json",
+          "e2b-sandbox-id": sandbox.sandboxId,
+          "e2b-sandbox-port": "49983",
+          ...headers,
+        },
+        body: "{}",
+      });
+    const answer = await ask({
+      "x-access-token": (sandbox as unknown as { readonly envdAccessToken: string }).envdAccessToken,
+    });
+    assert.equal(answer.status, 200, answer.text);
+    const { memoryBytes } = answer.json() as Record<string, unknown>;
+    assert.ok(Number(memoryBytes) > 0, answer.text);
+    assert.equal((await ask({})).status, 401);
+
+    const address = `${server.url.replace("http", "ws")}/usage/${sandbox.sandboxId}`;
+    const socket = new WebSocket(address, { headers: { "x-api-key": API_KEY } });
+    const [message] = (await once(socket, "message")) as [Buffer];
+    const { memoryUsedBytes } = JSON.parse(message.toString()) as Record<string, unknown>;
+    assert.ok(Number(memoryUsedBytes) > 0, message.toString());
+    const closed = once(socket, "close");
+    await sandbox.kill();
+    await closed;
+    const refused = new WebSocket(address, { headers: { "x-api-key": API_KEY } });
+    const [, response] = (await once(refused, "unexpected-response")) as [unknown, IncomingMessage];
+    refused.on("error", () => undefined).terminate();
+    assert.equal(response.statusCode, 404);
   });
 
   it("run the conformance kit", async () => {

@@ -1,0 +1,19 @@
+import { isAbsolute } from "node:path";
+import { definePlugin } from "@coppice/core";
+import { Backends } from "@coppice/core/backend";
+import { z } from "zod";
+import { DirectoryBackend } from "./directory-backend.js";
+
+export default definePlugin({
+  name: "{{plugin}}",
+  config: z.strictObject({
+    directory: z
+      .string()
+      .refine(isAbsolute, "an absolute path")
+      .describe("Directory for the files of sandboxes."),
+  }),
+  requires: { backends: Backends },
+  setup(plugin, { backends }) {
+    backends.add(new DirectoryBackend(plugin.config.directory));
+  },
+});
