@@ -1,11 +1,13 @@
 import { Shares } from "../bounds/tenants.js";
 import "../http/messages/native-base64.js";
 import { readFileSync } from "node:fs";
+import { createSecureContext } from "node:tls";
 import { resolve } from "node:path";
 import type { DestinationStream } from "pino";
 import { collectDefaultMetrics, Registry } from "prom-client";
 import type { ConfigSource } from "../config/read.js";
-import type { ServerConfig } from "./server-schema.js";
+import { type Reloadable, type Reloaded, reloadSettings } from "../config/reload.js";
+import { RELOADED, type ServerConfig } from "./server-schema.js";
 import type { Diagnosis } from "../observe/finding.js";
 import { builtInServices, type Configuration, configure, foldersOfPlugins } from "./configure.js";
 import { useHostNetwork, namesAdvice } from "./host-network.js";
@@ -64,10 +66,12 @@ export interface Server {
   /** How long each clean-up step of `stop` may take. */
   readonly stopTimeoutMs: number;
   /**
-   * Reads the certificates of listeners with TLS again. @throws Error when one cannot be used; the old one stays in
-   * use.
+   * Takes over what may change while the server runs: certificates, and settings that core and plugins name. Between two
+   * requests, and each plugin all of its settings or none.
+   * @param source the configuration as it is now.
+   * @throws BootError with every problem of it, as at a start; then nothing has changed.
    */
-  reloadCertificates(): number;
+  reload(source: ConfigSource): Promise<Reloaded>;
   /** Drains, then undoes everything; answers the failures. A second call waits for the first. */
   stop(): Promise<readonly CleanupFailure[]>;
 }
@@ -265,6 +269,7 @@ async function assemble({ configuration, source, clock, log, cleanup }: Assembly
   const starts: { readonly owner: string; readonly run: () => unknown }[] = [];
   const diagnoses: { readonly name: string; readonly run: Diagnosis }[] = [];
   const pluginMetrics: OwnedRegistry[] = [];
+  const reloadables = new Map<Plugin, Reloadable[]>();
   const sealed = new AbortController();
   for (const { key, plugin, settings } of plugins) {
     const scope = new Scope(plugin.name);
@@ -287,6 +292,9 @@ async function assemble({ configuration, source, clock, log, cleanup }: Assembly
       tenants: domain.tenants,
       sealed: sealed.signal,
       diagnose: (name, run) => diagnoses.push({ name, run }),
+      onReload: (reloadable) => {
+        reloadables.set(plugin, [...(reloadables.get(plugin) ?? []), reloadable]);
+      },
       onStart: (run) => starts.push({ owner: plugin.name, run }),
       onStop: (run) => cleanup.push(plugin.name, run),
     });
@@ -324,15 +332,28 @@ async function assemble({ configuration, source, clock, log, cleanup }: Assembly
     ...metricProblems(pluginMetrics, coreMetrics),
     ...unguardedListeners(listeners, surfaces, (name) => source.at(["listeners", name])),
   );
-  return { patience, domain, surfaces, listeners, health, greeting, services, problems, starts, diagnoses };
+  return {
+    patience,
+    domain,
+    surfaces,
+    listeners,
+    health,
+    greeting,
+    services,
+    problems,
+    starts,
+    diagnoses,
+    reloadables,
+  };
 }
 
 async function serve(
   assembled: Assembled,
-  { configuration, source, clock, log, cleanup }: Assembly,
+  { configuration, clock, log, cleanup }: Assembly,
 ): Promise<Server> {
   const { server: config } = configuration;
   const { patience, domain, surfaces, listeners, health, greeting, services, problems, starts } = assembled;
+  const { reloadables } = assembled;
 
   // start: the backends, then the plugins.
   if (problems.length > 0) throw new BootError(problems);
@@ -373,19 +394,67 @@ async function serve(
     },
     drainTimeoutMs: config.http.drainTimeout,
     stopTimeoutMs: config.stopTimeout + config.http.drainTimeout,
-    reloadCertificates() {
-      const certificates = readCertificates(config, source);
-      for (const listener of listeners) {
-        const tls = certificates.get(listener.name);
-        if (tls !== undefined) listener.renew(tls);
-      }
-      return certificates.size;
+    async reload(source) {
+      const running = new Map(configuration.plugins.map(({ key, plugin }) => [key, plugin]));
+      const next = await configure(source, running);
+      return takeOver({
+        configuration,
+        next,
+        reloadables,
+        renew: () => renewCertificates(config, source, listeners),
+      });
     },
     stop() {
       health.stopping();
       return cleanup.run(clock, config.stopTimeout + config.http.drainTimeout);
     },
   };
+}
+
+interface Reload {
+  readonly configuration: Configuration;
+  readonly next: Configuration;
+  readonly reloadables: ReadonlyMap<Plugin, readonly Reloadable[]>;
+  /** Reads certificates again; answers whether there are any. @throws Error when one cannot be used. */
+  readonly renew: () => boolean;
+}
+
+/** Changes the settings of core and of each plugin, without a pause in which a request could see half of them. */
+function takeOver({ configuration, next, reloadables, renew }: Reload): Reloaded {
+  const changed: string[] = [];
+  const restart: string[] = [];
+  const failed: Reloaded["failed"][number][] = [];
+  const add = (outcome: Reloaded): void => {
+    changed.push(...outcome.changed);
+    restart.push(...outcome.restart);
+    failed.push(...outcome.failed);
+  };
+  // Plugins have their parsed settings elsewhere.
+  const [current, wanted] = [configuration.server, next.server].map((server) => ({ ...server, plugins: {} }));
+  add(reloadSettings({ owner: "core", at: [], current, next: wanted, reloadables: [{ keys: RELOADED }] }));
+  try {
+    if (renew()) changed.push("certificates");
+  } catch (error) {
+    failed.push({ plugin: "core", error });
+  }
+  const others = new Map(next.plugins.map(({ key, settings }) => [key, settings]));
+  for (const { key, plugin, settings } of configuration.plugins) {
+    const at = ["plugins", key];
+    if (!others.has(key)) restart.push(at.join("."));
+    else
+      add(
+        reloadSettings({
+          owner: plugin.name,
+          at,
+          current: settings,
+          next: others.get(key),
+          reloadables: reloadables.get(plugin) ?? [],
+        }),
+      );
+    others.delete(key);
+  }
+  restart.push(...[...others.keys()].map((key) => `plugins.${key}`));
+  return { changed, restart, failed };
 }
 
 /** As PEM. */
@@ -409,6 +478,21 @@ function readCertificates(config: ServerConfig, source: ConfigSource): ReadonlyM
   }
   if (problems.length > 0) throw new BootError(problems);
   return certificates;
+}
+
+/** Reads the certificates of all listeners again: all are taken over, or none. @throws Error when one cannot be used. */
+function renewCertificates(
+  config: ServerConfig,
+  source: ConfigSource,
+  listeners: readonly HttpListener[],
+): boolean {
+  const certificates = readCertificates(config, source);
+  for (const tls of certificates.values()) createSecureContext(tls);
+  for (const listener of listeners) {
+    const tls = certificates.get(listener.name);
+    if (tls !== undefined) listener.renew(tls);
+  }
+  return certificates.size > 0;
 }
 
 function createListeners(

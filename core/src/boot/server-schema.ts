@@ -122,4 +122,28 @@ export const serverConfig = z.strictObject({
     .describe("present = on; a bare name is @coppice/plugin-<name>, one with a slash is a package or a path"),
 });
 
+/** Settings of core that are read at each use, so that they may change while the server runs. */
+export const RELOADED: readonly string[] = [
+  "listeners.*.tls.cert",
+  "listeners.*.tls.key",
+  ...[
+    "createTimeout",
+    "defaultTimeout",
+    "destroyTimeout",
+    "maximum",
+    "maximumLimits",
+    "maximumOutbox",
+    "maximumSnapshots",
+    "maximumTimeout",
+    "maximumVolumes",
+    "maximumVolumeSize",
+    "openVolumes",
+    "pausedKept",
+    "readiness",
+    "templates.*.limits",
+    "templates.*.readinessProbe",
+    "volumeSize",
+  ].map((key) => `sandboxes.${key}`),
+];
+
 export type ServerConfig = z.infer<typeof serverConfig>;

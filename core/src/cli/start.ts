@@ -1,6 +1,6 @@
 import { boot, type Server } from "../boot/boot.js";
 import { readConfig } from "../config/read.js";
-import { messageOf } from "../kernel/errors.js";
+import { BootError, messageOf } from "../kernel/errors.js";
 import { currentOwner } from "../kernel/owner.js";
 import { ServiceManager } from "./service-manager.js";
 import { readableLog } from "./terminal.js";
@@ -17,11 +17,14 @@ export async function start(file: string, { until }: { readonly until?: AbortSig
   const manager = new ServiceManager(process.env);
   let server: Server | undefined;
   let isStopping = false;
+  let isReloadWanted = false;
+  let isReloading = false;
   let isBroken = false;
 
   const stop = (running: Server): void => {
     if (isStopping) return;
     isStopping = true;
+    isReloadWanted = false;
     void manager.stopping();
     const telling = setTimeout(() => tellWaiting(running), TELL_MS);
     void running.stop().then(
@@ -72,18 +75,37 @@ export async function start(file: string, { until }: { readonly until?: AbortSig
     if (server !== undefined) stop(server);
   };
 
-  /** The terminal was closed, or a service manager asks to reload certificates. */
+  /** Reads the configuration as often as it is asked to, but once for all that ask meanwhile. */
+  const reload = async (running: Server): Promise<void> => {
+    if (isReloading || !isReloadWanted) return;
+    isReloading = true;
+    void manager.reloading();
+    let isUsed = true;
+    while (isReloadWanted) {
+      isReloadWanted = false;
+      isUsed = await reloadConfiguration(running, file);
+    }
+    isReloading = false;
+    if (!isStopping)
+      void manager.ready(running.log, isUsed ? "serving" : "serving; the last reload failed, see the log");
+  };
+
+  /** The terminal was closed, or a service manager asks to reload the configuration. */
   const onHangUp = (signal: NodeJS.Signals): void => {
-    if (hasTerminal) onSignal(signal);
-    else if (server !== undefined) {
-      void manager.reloading();
-      reloadCertificates(server, signal);
-      void manager.ready(server.log, "serving");
+    if (hasTerminal) {
+      if (server === undefined) process.exit(129);
+      onSignal(signal);
+    } else if (!isStopping) {
+      // A server that starts has read a file that may have changed since: it reloads once it serves.
+      isReloadWanted = true;
+      if (server !== undefined) void reload(server);
     }
   };
 
   process.on("uncaughtException", onError);
   process.on("unhandledRejection", onError);
+  // Without a handler it would end a server that starts.
+  process.on("SIGHUP", onHangUp);
   try {
     server = await boot({
       config: readConfig(file, process.env),
@@ -91,13 +113,13 @@ export async function start(file: string, { until }: { readonly until?: AbortSig
     });
     process.on("SIGINT", onSignal);
     process.on("SIGTERM", onSignal);
-    process.on("SIGHUP", onHangUp);
     process.stderr.write(greetingOf(server));
     void manager.ready(server.log, "serving");
     const serving = server;
     const stopServing = (): void => stop(serving);
     if (until?.aborted === true) stopServing();
     else until?.addEventListener("abort", stopServing, { once: true });
+    void reload(serving);
     return await stopped;
   } finally {
     process.off("uncaughtException", onError);
@@ -108,14 +130,20 @@ export async function start(file: string, { until }: { readonly until?: AbortSig
   }
 }
 
-function reloadCertificates(server: Server, signal: NodeJS.Signals): void {
+/** @returns false when the file, or a part of it, could not be used. Never rejects. */
+async function reloadConfiguration(server: Server, file: string): Promise<boolean> {
   const { log } = server;
   try {
-    const listeners = server.reloadCertificates();
-    if (listeners > 0) log.info({ signal, listeners }, "certificates reloaded");
-    else log.info({ signal }, "there is nothing to reload: no listener has TLS");
+    const { changed, restart, failed } = await server.reload(readConfig(file, process.env));
+    log.info({ changed }, "configuration reloaded");
+    if (restart.length > 0) log.warn({ settings: restart }, "changed settings that need a restart");
+    for (const { plugin, error } of failed)
+      log.error({ plugin, err: error }, "what has changed could not be taken over; the old stays in use");
+    return failed.length === 0;
   } catch (error) {
-    log.error({ signal, err: error }, "certificates could not be reloaded; the old ones stay in use");
+    const problems = error instanceof BootError ? messageOf(error).split("\n") : [messageOf(error)];
+    log.error({ problems }, "the configuration cannot be used: nothing of it is reloaded");
+    return false;
   }
 }
 

@@ -4,6 +4,7 @@ import type { Diagnosis } from "../observe/finding.js";
 import type { Tenants } from "../bounds/tenants.js";
 import type { Surfaces } from "../http/surfaces/surfaces.js";
 import { WebSockets } from "../http/surfaces/web-sockets.js";
+import type { Reloadable } from "../config/reload.js";
 import type { Clock } from "../kernel/clock.js";
 import { makeDirectory } from "../kernel/files.js";
 import type { Class, Scope } from "../kernel/scope.js";
@@ -27,6 +28,7 @@ export interface PluginContextParts {
   /** Aborted once setup is over: later registrations would be neither checked nor served. */
   readonly sealed: AbortSignal;
   readonly diagnose: (name: string, run: Diagnosis) => void;
+  readonly onReload: (reloadable: Reloadable) => void;
   readonly onStart: (run: () => unknown) => void;
   readonly onStop: (run: () => unknown) => void;
 }
@@ -73,6 +75,7 @@ export function createPluginContext(parts: PluginContextParts): PluginContext<un
     observe: whileOpen("observe", (surface, observer) => surfaces.get(surface).addObserver(observer)),
     health: whileOpen("health", (name, check) => health.add(name, check)),
     diagnose: whileOpen("diagnose", parts.diagnose),
+    onReload: whileOpen("onReload", (keys, apply) => parts.onReload({ keys, apply })),
     onStart: whileOpen("onStart", parts.onStart),
     onStop: parts.onStop,
   };

@@ -24,6 +24,11 @@ export type Resolved<R> = { readonly [K in keyof R]: R[K] extends Token<infer T>
 /** The services that a plugin uses where another one provides them. */
 export type ResolvedIfProvided<U> = { readonly [K in keyof U]: Resolved<U>[K] | undefined };
 
+type Names<Settings> = keyof Settings & string;
+
+/** Names of settings, and of settings below them. */
+export type ReloadableKey<Config> = Names<Config> | `${Names<Config>}.${string}`;
+
 /** What `setup` of a plugin is given. */
 export interface PluginContext<Config> {
   readonly name: string;
@@ -67,6 +72,14 @@ export interface PluginContext<Config> {
    * of every backend, and at no other time.
    */
   diagnose(name: string, run: Diagnosis): void;
+  /**
+   * Names settings that may change while the server runs: `maxNames`, or `webhooks.maxWebhooks` for one below. A reload
+   * (SIGHUP) changes them in `config`, between two requests: read them from there where they are used. All others need
+   * a restart.
+   * @param apply called when some of them have changed, for what is made of them. When it throws, all settings of this
+   * plugin stay as they were, and it is called again with those.
+   */
+  onReload(keys: readonly ReloadableKey<Config>[], apply?: () => void): void;
   onStart(run: () => unknown): void;
   /** Registers an undo step: call it right after the step that it undoes. Last in, first out. */
   onStop(run: () => unknown): void;

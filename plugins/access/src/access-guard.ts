@@ -8,10 +8,16 @@ import type { RateSettings } from "./access-config.js";
 /** Counts a request of a client. @throws SandboxError resource_exhausted with the time until there is room again. */
 type RateLimit = (who: string) => Promise<void>;
 
-/** Rate limit for each of many clients: so many requests in a window that begins with the first. */
-export function rateLimit({ requests, per }: RateSettings): RateLimit {
-  const limiter = new RateLimiterMemory({ points: requests, duration: per / 1000 });
+/**
+ * Rate limit for each of many clients: so many requests in a window that begins with the first.
+ * @param settings called at each request; a window that has begun keeps its length.
+ */
+export function rateLimit(settings: () => RateSettings): RateLimit {
+  const limiter = new RateLimiterMemory({ points: 1, duration: 1 });
   return async (who) => {
+    const { requests, per } = settings();
+    limiter.points = requests;
+    limiter.duration = per / 1000;
     try {
       await limiter.consume(who);
     } catch (error) {
@@ -25,8 +31,8 @@ export function rateLimit({ requests, per }: RateSettings): RateLimit {
 
 interface AccessGuardOptions {
   readonly apiKeys: ApiKeys;
-  /** Undefined when no provider is configured. */
-  readonly tokens: JsonWebTokens | undefined;
+  /** Returns undefined when no provider is configured. */
+  readonly tokens: () => JsonWebTokens | undefined;
   readonly perAddress: RateLimit;
   readonly perKey: RateLimit;
   /** Called with the reason of each refusal. */
@@ -57,12 +63,13 @@ export function accessGuard(options: AccessGuardOptions): Guard {
 /** Finds the principal of a request, by a key or a JWT. @throws SandboxError unauthenticated with E2B's texts. */
 async function authenticate(
   { headers }: Pick<SurfaceRequest, "headers">,
-  { apiKeys, tokens }: AccessGuardOptions,
+  { apiKeys, tokens: currentTokens }: AccessGuardOptions,
 ): Promise<Principal> {
   const key = headers["x-api-key"];
   const bearer = BEARER.exec(headers.authorization ?? "")?.[1];
   const given = typeof key === "string" && key !== "" ? key : bearer;
   if (given === undefined) throw new SandboxError("credential_missing", "authorization header is missing");
+  const tokens = currentTokens();
   if (given === bearer && tokens !== undefined && JWT_FORM.test(given)) return tokens(given);
   const principal = apiKeys.find(given);
   if (principal !== undefined) return principal;

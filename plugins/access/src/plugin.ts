@@ -18,7 +18,7 @@ import { apiKeysOf, keptDevelopmentKey, KeyStore } from "./keys/key-store.js";
 import { auditList, mountAudit } from "./audit/audit-route.js";
 import { AuditLog } from "./audit/audit-log.js";
 import { auditObserver } from "./audit/audit-observer.js";
-import { jsonWebTokens } from "./json-web-tokens.js";
+import { type JsonWebTokens, jsonWebTokens } from "./json-web-tokens.js";
 import { keysCreate, keysList, keysRevoke } from "./keys/key-verbs.js";
 import { quotaAdmission, refusedTemplates } from "./quotas.js";
 import { REASONS } from "./reasons.js";
@@ -37,8 +37,8 @@ export const plugin = definePlugin({
   },
   verbs: { keys: { create: keysCreate, list: keysList, revoke: keysRevoke }, audit: { list: auditList } },
   setup(context, { admissions, clock, greeting, templates, tenants }) {
-    const { apiKeys: configured, developmentKey, jwt, quotas, rateLimits, audit } = context.config;
-    const { log } = context;
+    const { config, log } = context;
+    const { developmentKey, audit } = config;
     const store = openedAtStart(() => new KeyStore(context.dataDir()));
     const auditLog = openedAtStart(() => new AuditLog({ dataDir: context.dataDir(), ...audit }));
     for (const file of [store, auditLog]) {
@@ -46,14 +46,34 @@ export const plugin = definePlugin({
       context.onStop(() => file.close());
     }
 
-    const apiKeys = apiKeysOf(configured, store.get, clock);
-    tenants.add(() => (jwt === undefined ? apiKeys.tenants() : "any"));
+    const apiKeys = apiKeysOf(store.get, clock);
     const keyFile = (): string => join(context.dataDir(), "development-key");
+    const development = new Map<string, string>();
+    const useKeys = (): void => {
+      const configured = config.apiKeys.map((key, index) => [`configured-${index + 1}`, key] as const);
+      apiKeys.use(new Map([...configured, ...development]));
+    };
     context.onStart(async () => {
-      if (developmentKey === undefined) return;
-      const key = developmentKey === "random" ? await keptDevelopmentKey(keyFile(), log) : developmentKey;
-      apiKeys.add(key, "development");
+      if (developmentKey !== undefined)
+        development.set(
+          "development",
+          developmentKey === "random" ? await keptDevelopmentKey(keyFile(), log) : developmentKey,
+        );
+      useKeys();
     });
+    let tokens: JsonWebTokens | undefined;
+    const useProvider = (): void => {
+      tokens = config.jwt && jsonWebTokens({ settings: config.jwt, clock, log });
+    };
+    useProvider();
+    tenants.add(() => (config.jwt === undefined ? apiKeys.tenants() : "any"));
+    const warnOfQuotas = (): void => {
+      for (const message of refusedTemplates(config.quotas, templates.all())) log.warn(message);
+    };
+    context.onReload(["apiKeys"], useKeys);
+    context.onReload(["jwt"], useProvider);
+    context.onReload(["quotas"], warnOfQuotas);
+    context.onReload(["rateLimits"]);
 
     const registers = [context.metrics];
     const refused = new Counter({
@@ -72,18 +92,16 @@ export const plugin = definePlugin({
       "api",
       accessGuard({
         apiKeys,
-        tokens: jwt && jsonWebTokens({ settings: jwt, clock, log }),
-        perAddress: rateLimit(rateLimits.perAddress),
-        perKey: rateLimit(rateLimits.perKey),
+        tokens: () => tokens,
+        perAddress: rateLimit(() => config.rateLimits.perAddress),
+        perKey: rateLimit(() => config.rateLimits.perKey),
         onRefused: (reason) => refused.inc({ reason }),
       }),
     );
-    admissions.add(quotaAdmission(quotas, clock));
-    context.onStart(() => {
-      for (const message of refusedTemplates(quotas, templates.all())) log.warn(message);
-    });
+    admissions.add(quotaAdmission(() => config.quotas, clock));
+    context.onStart(warnOfQuotas);
     context.diagnose("quotas", async () =>
-      refusedTemplates(quotas, templates.all()).map((message) => ({ severity: "fail", message })),
+      refusedTemplates(config.quotas, templates.all()).map((message) => ({ severity: "fail", message })),
     );
 
     let lostEntries = 0;

@@ -25,12 +25,17 @@ export function refusedTemplates(
   );
 }
 
-/** The admission of every creation and growth; the registry lets no other decision come in between. */
-export function quotaAdmission({ tenants, everybody }: QuotaSettings, clock: Clock): Admission {
+/**
+ * The admission of every creation and growth; the registry lets no other decision come in between.
+ * @param settings called at each decision.
+ */
+export function quotaAdmission(settings: () => QuotaSettings, clock: Clock): Admission {
   /** Times of each tenant's creations, as far back as its quota looks. */
   const creations = new Map<string, number[]>();
-  const quotaOf = (tenant: string): TenantQuota =>
-    (Object.hasOwn(tenants, tenant) ? tenants[tenant] : undefined) ?? everybody;
+  const quotaOf = (tenant: string): TenantQuota => {
+    const { tenants, everybody } = settings();
+    return (Object.hasOwn(tenants, tenant) ? tenants[tenant] : undefined) ?? everybody;
+  };
 
   /** An identity provider may have any number of tenants: idle ones are dropped. */
   const forgetIdle = (nowMs: number): void => {

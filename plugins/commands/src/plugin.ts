@@ -23,6 +23,15 @@ export const plugin = definePlugin({
 
   setup(plugin, { clock, peers, sandboxes }) {
     const { config, log } = plugin;
+    plugin.onReload([
+      "defaultTimeout",
+      "endedRetention",
+      "maxArgumentSize",
+      "maxArgumentsSize",
+      "maxCommandsPerSandbox",
+      "maxEndedCommands",
+      "maxTagSize",
+    ]);
     const logs: OutputLogs = new OutputLogs({
       config: config.log,
       files: diskFiles,

@@ -27,6 +27,17 @@ export const plugin = definePlugin({
   requires: { events: SandboxEvents, clock: Clock, peers: Peers, records: TenantRecords, tenants: Tenants },
   setup(context, { events, clock, peers, records, tenants }) {
     const { config, log } = context;
+    context.onReload([
+      "maxAge",
+      "maxEvents",
+      "webhooks.attempts",
+      "webhooks.firstRetry",
+      "webhooks.longestRetry",
+      "webhooks.maxDeliveries",
+      "webhooks.maxPending",
+      "webhooks.maxWebhooks",
+      "webhooks.timeout",
+    ]);
     const file = openedAtStart(() => new EventsStore(context.dataDir(), config));
     const store = file.get;
     context.onStart(() => file.open());

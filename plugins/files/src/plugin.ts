@@ -21,6 +21,7 @@ export const plugin = definePlugin({
   provides: [DirectoryWatches],
   setup(plugin, { clock, sandboxes, targets }) {
     const { config } = plugin;
+    plugin.onReload(["maxFilesPerUpload", "maxListEntries", "maxUpload"]);
     const watchers = new Watchers({ ...config, clock });
     plugin.bindValue(DirectoryWatches, watchers);
     plugin.onStop(() => watchers.close());

@@ -126,6 +126,25 @@ export function templatesPlugin(
         commands,
       } = services;
       const { config, log } = context;
+      context.onReload([
+        "buildTimeout",
+        "layersKept",
+        "maxBuilds",
+        "maxConcurrentBuilds",
+        "maxConcurrentPushes",
+        "maxCpuCount",
+        "maxDisk",
+        "maxLayers",
+        "maxLog",
+        "maxMemory",
+        "maxStorage",
+        "maxTags",
+        "maxTemplates",
+        "maxUpload",
+        "maxUploads",
+        "uploadsKept",
+        "waitingTimeout",
+      ]);
       const file = openedAtStart(() => new TemplatesStore(context.dataDir()));
       const store = file.get;
       context.onStart(() => file.open());

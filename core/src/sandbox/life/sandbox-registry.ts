@@ -60,6 +60,8 @@ const HOUR_MS = 3_600_000;
 export class SandboxRegistry implements Sandboxes {
   readonly #options: SandboxRegistryOptions;
   readonly #held = new Map<SandboxId, HeldSandbox>();
+  /** Limits of its template when a sandbox of a pool was made. */
+  readonly #warmLimits = new WeakMap<HeldSandbox, Limits>();
   readonly #reaper: Reaper;
   readonly #terminator: Terminator;
   readonly #creations: CreationQueue;
@@ -481,17 +483,19 @@ export class SandboxRegistry implements Sandboxes {
     const warm = this.#options.pools.take(template.name);
     if (warm === undefined) return undefined;
     this.#held.set(warm.record.id, warm);
-    if (warm.record.build?.id === template.build?.id) return warm;
-    // Made from an earlier build. A failure is logged and tried again.
+    const isCurrent = warm.record.build?.id === template.build?.id && this.#warmLimits.get(warm) === own;
+    if (isCurrent) return warm;
+    // Made from an earlier build, or before a reload changed its limits. A failure is logged and tried again.
     this.#terminator.end(warm, "killed").catch(() => {});
     return undefined;
   }
 
-  #makeWarm(name: string, signal: AbortSignal): Promise<HeldSandbox> {
+  async #makeWarm(name: string, signal: AbortSignal): Promise<HeldSandbox> {
     const request = { template: name, timeoutMs: undefined, secure: false };
     const template = this.#options.templates.find(name);
     const backend = this.#backendOf(request, template, undefined);
     const held = new HeldSandbox(this.#recordOf(request, template, backend));
+    this.#warmLimits.set(held, this.#limitsOf(template));
     return this.#creations.warm(held, backend, { probe: template.readinessProbe, signal });
   }
 

@@ -23,6 +23,7 @@ const base: CreateSandbox = { template: "base", timeoutMs: 5 * MINUTE_MS, secure
 type Pool = NonNullable<NonNullable<z.input<typeof sandboxesConfig>["templates"]>[string]["pool"]>;
 
 interface Fixture extends SandboxDomain {
+  readonly settings: z.infer<typeof sandboxesConfig>;
   readonly backend: MemoryBackend;
   readonly clock: ReturnType<typeof fakeClock>;
   readonly dataDir: string;
@@ -47,12 +48,13 @@ async function startDomain(context: TestContext, setting: Setting): Promise<Fixt
   const clock = fakeClock();
   const metrics = new Registry();
   const backend = setting.backend ?? new MemoryBackend({});
+  const settings = sandboxesConfig.parse({
+    maximumLimits: { memoryMiB: 128 },
+    templates: { base: { pool: setting.pool, limits: { memoryMiB: 64 } }, other: {} },
+    ...setting.more,
+  });
   const domain = createSandboxDomain({
-    config: sandboxesConfig.parse({
-      maximumLimits: { memoryMiB: 128 },
-      templates: { base: { pool: setting.pool, limits: { memoryMiB: 64 } }, other: {} },
-      ...setting.more,
-    }),
+    config: settings,
     dataDir,
     clock,
     log: createLogger("warn", { write: (line) => void setting.logged?.push(line) }),
@@ -77,6 +79,7 @@ async function startDomain(context: TestContext, setting: Setting): Promise<Fixt
   await settle();
   return {
     ...domain,
+    settings,
     backend,
     clock,
     dataDir,
@@ -184,6 +187,26 @@ it("a sandbox of the pool that was made from an earlier build is not handed out"
   assert.equal(record.build?.id, "later");
   await domain.settle();
   assert.equal(domain.backend.sandboxes.has(warm ?? ""), false);
+});
+
+it("a sandbox of the pool that was made with earlier limits is not handed out", async (context) => {
+  const domain = await startDomain(context, { pool: { min: 1 } });
+  const [warm] = (await domain.ledger.entries()).map(({ record }) => record.id);
+  const template = domain.settings.templates["base"];
+  assert.ok(template);
+  // As a reload does.
+  template.limits = { memoryMiB: 32 };
+  const { record } = await domain.sandboxes.create(base);
+  assert.notEqual(record.id, warm);
+  assert.equal(record.limits.memoryMiB, 32);
+  await domain.settle();
+  assert.equal(domain.backend.sandboxes.has(warm ?? ""), false);
+  assert.equal(
+    (await domain.sandboxes.create(base)).record.limits.memoryMiB,
+    32,
+    "the pool has such ones now",
+  );
+  assert.equal(await domain.metric("warm_takes_total"), 1);
 });
 
 it("a sandbox with volumes has them also where its template has a pool", async (context) => {

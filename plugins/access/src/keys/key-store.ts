@@ -159,18 +159,21 @@ export class KeyStore {
 export type ApiKeys = ReturnType<typeof apiKeysOf>;
 
 /**
- * The keys that are accepted.
- * @param configured keys of the configuration: the default tenant's, with all scopes.
+ * The keys that are accepted: those of the configuration, which `use` gives, and those of the store.
  * @param store called at each request for all other keys.
  */
-export function apiKeysOf(configured: readonly string[], store: () => KeyStore, clock: Clock) {
-  const known = new Map<string, Principal>();
-  const add = (key: string, name: string): void =>
-    void known.set(digestOf(key), { tenant: DEFAULT_TENANT, name, scopes: new Set(SCOPES) });
-  for (const [index, key] of configured.entries()) add(key, `configured-${index + 1}`);
+export function apiKeysOf(store: () => KeyStore, clock: Clock) {
+  let known: ReadonlyMap<string, Principal> = new Map();
   return {
-    /** Adds a key of the default tenant with all scopes. */
-    add,
+    /** Keys of the default tenant with all scopes, by their names, in place of the last ones. */
+    use(keys: ReadonlyMap<string, string>): void {
+      known = new Map(
+        [...keys].map(([name, key]) => [
+          digestOf(key),
+          { tenant: DEFAULT_TENANT, name, scopes: new Set(SCOPES) },
+        ]),
+      );
+    },
     /** Tenants that have a key. */
     tenants: (): readonly string[] => [
       ...(known.size > 0 ? [DEFAULT_TENANT] : []),

@@ -56,7 +56,6 @@ const downloadUrlBody = z.object({ path: z.string().min(1), username: z.string()
 
 /** Serves uploads and downloads at `/files`, and their extensions. Clients are authorized before, by token, signature or link. */
 export function mountFiles(router: Router, { own, linked, links, config }: FilesRoutesOptions): void {
-  const { maxFilesPerUpload } = config;
   const bodyOptions = { limitBytes: config.maxBatch };
   const filesAs = (sandbox: LiveSandbox, username: string | undefined): Promise<UserFiles> =>
     translateErrors(UserFiles.of(sandbox, username, config), {
@@ -97,7 +96,7 @@ export function mountFiles(router: Router, { own, linked, links, config }: Files
   router.post("/files/compose", async (context) => {
     const body = await readJsonBody(context.req, composeBody, bodyOptions);
     const files = await filesAs(targetOf(context), body.username || undefined);
-    context.body = await composeFiles(files, body, maxFilesPerUpload);
+    context.body = await composeFiles(files, body, config.maxFilesPerUpload);
   });
 
   own.post("/files/batch", async (context) => {
@@ -105,6 +104,7 @@ export function mountFiles(router: Router, { own, linked, links, config }: Files
     const metadata = parseMetadataHeaders(context.req.headers);
     const files = await filesAs(targetOf(context), userIn(url.searchParams));
     const entries = await readJsonBody(context.req, batchBody, bodyOptions);
+    const { maxFilesPerUpload } = config;
     if (entries.length > maxFilesPerUpload)
       throw new SandboxError("request_invalid", `one batch can have ${maxFilesPerUpload} entries`);
     context.body = await writeBatch(files.startUpload(metadata), entries, log);

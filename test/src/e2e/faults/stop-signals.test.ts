@@ -76,11 +76,11 @@ describe("a server in the foreground or as a service", { timeout: 120_000 }, () 
       assert.match(await nameServed(port), /one\.test/);
       await issue("two.test");
       server.signal("SIGHUP");
-      await printed(server, "certificates reloaded");
+      await printed(server, '"changed":["certificates"]');
       assert.match(await nameServed(port), /two\.test/);
       await writeFile(tls.key, "no key");
       server.signal("SIGHUP");
-      await printed(server, "certificates could not be reloaded");
+      await printed(server, "could not be taken over");
       assert.match(await nameServed(port), /two\.test/);
     } finally {
       await installation.remove();

@@ -20,8 +20,8 @@ const START_TIMEOUT_MS = 30_000;
 const SERVICE_TIMEOUT_MS = 40_000;
 /** Sends one request from the host, whose loopback interface is its own. */
 const REQUEST = `
-const [method, path, body] = process.argv.slice(1);
-const headers = { "X-API-Key": "${API_KEY}", "Content-Type": "application/json" };
+const [key, method, path, body] = process.argv.slice(1);
+const headers = { "X-API-Key": key, "Content-Type": "application/json" };
 const answer = await fetch("http://127.0.0.1:${PORT}" + path, { method, headers, body });
 const text = await answer.text();
 console.log(text);
@@ -39,12 +39,13 @@ describe("the service of a FreeBSD host", { skip: reasonWithoutFreebsdHost() ?? 
     });
     return Promise.race([host.run(script, verb), late]);
   };
-  const request = (method: string, path: string, body?: object) =>
+  const request = (method: string, path: string, body?: object, key = API_KEY) =>
     host.run(
       process.execPath,
       "--input-type=module",
       "-e",
       REQUEST,
+      key,
       method,
       path,
       ...(body === undefined ? [] : [JSON.stringify(body)]),
@@ -130,6 +131,20 @@ describe("the service of a FreeBSD host", { skip: reasonWithoutFreebsdHost() ?? 
     assert.match(await service("status"), /coppice is running as pid \d+\./);
     await assert.rejects(service("start"), /already running/);
     const id = await make();
+
+    const serving = await serverPid();
+    const config = await readFile(join(host.directory, "etc/coppice.yaml"), "utf8");
+    const OTHER_KEY = `e2b_${"0".repeat(40)}`;
+    await writeFile(
+      join(host.directory, "etc/coppice.yaml"),
+      config.replace('"${env:COPPICE_API_KEY}"', `$&,"${OTHER_KEY}"`),
+    );
+    await service("reload");
+    await eventually("the new key is accepted", () =>
+      request("GET", "/sandboxes", undefined, OTHER_KEY).catch(() => undefined),
+    );
+    assert.equal(await serverPid(), serving);
+    await stillRuns(id);
 
     const first = await serverPid();
     assert.match(await service("restart"), /Stopping coppice\.[^]*Starting coppice/);
