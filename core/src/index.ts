@@ -45,6 +45,7 @@ export {
 export type { Examination, Finding } from "./observe/finding.js";
 export { Greeting } from "./observe/greeting.js";
 export type { Logger } from "./observe/logger.js";
+export { traced, traceHeaders, type TracedWork } from "./observe/tracing.js";
 export { sandboxNotFound } from "./http/messages/edge-refusal.js";
 export { paceAnswer, passBodyWhole } from "./http/clients/paced-reads.js";
 export { clientOf } from "./http/clients/client-address.js";

@@ -1,3 +1,4 @@
+import { once } from "node:events";
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from "node:http";
 import { createServer as createTlsServer } from "node:https";
 import {
@@ -10,6 +11,7 @@ import { Server as TlsServer, TLSSocket } from "node:tls";
 import type { Duplex } from "node:stream";
 import { messageOf, SandboxError } from "../kernel/errors.js";
 import type { HttpMetrics } from "../observe/metrics.js";
+import { isTraced, traced, type TracedWork } from "../observe/tracing.js";
 import type { Logger } from "../observe/logger.js";
 import type { ClientAddresses } from "./clients/client-address.js";
 import { paceFrames, paceReads, joinChunks, TlsTurns } from "./clients/paced-reads.js";
@@ -125,12 +127,12 @@ export class HttpListener implements Listener {
         turns.watch(socket);
       });
     }
-    this.#server.on("request", (message, response) => void this.#serve(message, response));
+    this.#server.on("request", (message, response) => void this.#answer(message, response));
     this.#server.on("upgrade", (message, socket, head) => void this.#upgrade(message, socket, head));
     // The SDK waits with the body only when it asks to; tells it to continue at once.
     this.#server.on("checkContinue", (message, response: ServerResponse) => {
       response.writeContinue();
-      void this.#serve(message, response);
+      void this.#answer(message, response);
     });
   }
 
@@ -226,8 +228,24 @@ export class HttpListener implements Listener {
     });
   }
 
-  async #serve(message: IncomingMessage, response: ServerResponse): Promise<void> {
+  async #answer(message: IncomingMessage, response: ServerResponse): Promise<void> {
     if (message.socket.destroyed) return;
+    if (!isTraced()) return this.#serve(message, response);
+    const attributes: TracedWork["attributes"] = {};
+    const run = async (): Promise<void> => {
+      await this.#serve(message, response, attributes);
+      // A stream goes on for long after its handler has returned.
+      if (!response.closed) await once(response, "close");
+    };
+    await traced("request", run, { headers: message.headers, attributes });
+  }
+
+  /** @param attributes gets what a trace says of the request. */
+  async #serve(
+    message: IncomingMessage,
+    response: ServerResponse,
+    attributes?: TracedWork["attributes"],
+  ): Promise<void> {
     const startedAt = performance.now();
     const request = this.#begin(message, response);
     // Not before an answer of a program: Node writes the headers of those faster where none was set.
@@ -244,6 +262,16 @@ export class HttpListener implements Listener {
         seconds: (performance.now() - startedAt) / 1000,
       };
       this.#services.metrics(answered);
+      if (attributes !== undefined)
+        Object.assign(attributes, {
+          "http.request.method": answered.method,
+          "http.route": answered.route,
+          "http.response.status_code": answered.status,
+          "coppice.surface": answered.surface,
+          "coppice.request_id": request.id,
+          "coppice.sandbox": request.target?.sandbox.record.id,
+          "coppice.reason": refusalOf(response),
+        });
       if (!this.#services.log.isLevelEnabled("debug")) return;
       request.log.debug({ ...answered, reason: refusalOf(response) }, "request ended");
     });

@@ -1,4 +1,5 @@
 import { messageOf, SandboxError } from "../../kernel/errors.js";
+import { traced } from "../../observe/tracing.js";
 import { runAs } from "../../kernel/owner.js";
 import type { Sandbox, SandboxBackend } from "../contract/backend.js";
 import type { Terminator } from "./terminator.js";
@@ -56,7 +57,8 @@ export class CreationQueue {
       await this.#start(held, runtime);
       return runtime;
     };
-    return this.#whileWanted(held, making.signal, this.#make(held, provide, making));
+    const make = () => this.#make(held, provide, making);
+    return this.#whileWanted(held, making.signal, this.#traced(held, "cold", make));
   }
 
   /** Gives a warm sandbox to its creator; undefined when it does not work, and nothing of it is left then. */
@@ -66,11 +68,12 @@ export class CreationQueue {
     const { runtime } = warm;
     const provide = async (): Promise<Sandbox> => {
       await this.#reserve(warm);
-      await warmUps.run("handOut", warm, warm.making.signal);
+      await traced("hand out", () => warmUps.run("handOut", warm, warm.making.signal));
       return runtime;
     };
+    const make = () => this.#make(warm, provide, making);
     try {
-      const made = await this.#whileWanted(warm, making.signal, this.#make(warm, provide, making));
+      const made = await this.#whileWanted(warm, making.signal, this.#traced(warm, "warm", make));
       pools.handedOut(template, "hit");
       return made;
     } catch (error) {
@@ -126,6 +129,18 @@ export class CreationQueue {
     }
   }
 
+  /** A creation that a trace shows. */
+  #traced<T>({ record }: HeldSandbox, how: "cold" | "warm", make: () => Promise<T>): Promise<T> {
+    const { id, template, backend } = record;
+    const attributes = {
+      "coppice.sandbox": id,
+      "coppice.template": template,
+      "coppice.backend": backend,
+      "coppice.how": how,
+    };
+    return traced("sandbox.create", make, { attributes });
+  }
+
   async #make(
     held: HeldSandbox,
     provide: () => Promise<Sandbox>,
@@ -149,7 +164,7 @@ export class CreationQueue {
       signal.throwIfAborted();
       const event = events.of("created", record);
       const writingMs = performance.now();
-      await ledger.write(record, { awaited: event });
+      await traced("write", () => ledger.write(record, { awaited: event }));
       const writeMs = sinceMs(writingMs);
       // Aborted during the last write: no client will know this sandbox, so it must not stay.
       signal.throwIfAborted();
@@ -162,7 +177,7 @@ export class CreationQueue {
       const { id, owner: tenant, template, backend } = record;
       log.info({ sandbox: id, tenant, template, backend, provideMs, writeMs }, "sandbox created");
       onMade(held);
-      await told;
+      await traced("tell", () => told);
       return held;
     } catch (error) {
       // After an abort its reason explains more than the backend's error.
@@ -184,7 +199,9 @@ export class CreationQueue {
   /** Records it for all servers, before it takes anything here. */
   async #reserve({ record, making }: HeldSandbox): Promise<void> {
     const { shared, admissionOf } = this.#options;
-    await shared.used?.add(record, { admit: admissionOf(record), signal: making.signal });
+    const { used } = shared;
+    if (used !== undefined)
+      await traced("reserve", () => used.add(record, { admit: admissionOf(record), signal: making.signal }));
     making.signal.throwIfAborted();
   }
 
@@ -194,7 +211,7 @@ export class CreationQueue {
     if (!startups.concern(held.record)) return;
     held.warm({ ...held.record, state: "running" }, runtime);
     try {
-      await startups.run(held, held.making.signal);
+      await traced("start", () => startups.run(held, held.making.signal));
     } catch (error) {
       metrics.createFailures.inc();
       throw error;
@@ -207,7 +224,7 @@ export class CreationQueue {
     const beganAtMs = clock.now();
     try {
       const options = { settings: settings.readiness, clock, signal };
-      await untilReady({ record: held.record, runtime }, probe, options);
+      await traced("probe", () => untilReady({ record: held.record, runtime }, probe, options));
       metrics.readySeconds.observe({ probe: probe.type }, (clock.now() - beganAtMs) / 1000);
     } catch (error) {
       if (!signal.aborted) metrics.notReady.inc({ probe: probe.type });
@@ -217,15 +234,20 @@ export class CreationQueue {
 
   #provisionInTurn(held: HeldSandbox, backend: SandboxBackend): Promise<Sandbox> {
     const { signal } = held.making;
-    return this.#turns.run(
+    const turn = Promise.withResolvers<void>();
+    void traced("wait", () => turn.promise);
+    const provisioned = this.#turns.run(
       async () => {
-        await this.#options.ledger.write(held.record);
+        turn.resolve();
+        await traced("write", () => this.#options.ledger.write(held.record));
         signal.throwIfAborted();
-        return this.#provision(held, backend);
+        return traced("provision", () => this.#provision(held, backend));
       },
       signal,
       held.record.owner,
     );
+    // Also of one that gets none.
+    return provisioned.finally(turn.resolve);
   }
 
   async #provision(held: HeldSandbox, backend: SandboxBackend): Promise<Sandbox> {

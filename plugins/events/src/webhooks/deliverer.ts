@@ -4,6 +4,8 @@ import {
   type Logger,
   Shares,
   sleep,
+  traced,
+  traceHeaders,
   within,
   type TargetGuard,
   type Tenants,
@@ -156,18 +158,24 @@ export class Deliverer {
   async #send({ id, webhook, body, url, secret }: DueDelivery): Promise<number> {
     const { settings, guard, clock } = this.#options;
     const timestampS = Math.floor(clock.now() / 1000);
-    const headers = {
+    const headersOf = (): Record<string, string> => ({
+      ...traceHeaders(),
       "content-type": "application/json",
       "user-agent": "coppice-webhooks",
       "e2b-webhook-id": webhook,
       "e2b-delivery-id": id,
       ...signatureHeaders({ id, timestampS, body, secret }),
-    };
-    return within((signal) => post({ url, headers, body, guard, signal }), {
-      clock,
-      timeoutMs: settings.timeout,
-      signal: this.#stopped.signal,
-      overdue: () => new Error(`there was no answer within ${settings.timeout} ms`),
+    });
+    const deliver = (): Promise<number> =>
+      within((signal) => post({ url, headers: headersOf(), body, guard, signal }), {
+        clock,
+        timeoutMs: settings.timeout,
+        signal: this.#stopped.signal,
+        overdue: () => new Error(`there was no answer within ${settings.timeout} ms`),
+      });
+    return traced("webhook.deliver", deliver, {
+      isApart: true,
+      attributes: { "coppice.webhook": webhook, "coppice.delivery": id },
     });
   }
 }

@@ -1,6 +1,6 @@
 import type { IncomingMessage } from "node:http";
 import type { Peers, Principal, SurfaceRequest } from "@coppice/core";
-import { HOP_BY_HOP, SCOPES, PRINCIPAL_TYPES, SandboxError } from "@coppice/core";
+import { HOP_BY_HOP, SCOPES, PRINCIPAL_TYPES, SandboxError, traceHeaders } from "@coppice/core";
 import { z } from "zod";
 import type { ProvenRequest, RequestProver, RequestVerifier } from "../trust/request-proof.js";
 import { REASONS } from "../reasons.js";
@@ -32,7 +32,9 @@ const sender = z.object({
 
 /** Header lines of a request on its way to another server, but for the proof: names and values in turn. */
 export function passedOnHeaders({ rawHeaders }: IncomingMessage, request: SurfaceRequest): string[] {
-  const lines = withoutOwn(rawHeaders, LEFT_OUT);
+  const trace = traceHeaders();
+  const lines = withoutOwn(rawHeaders, new Set([...LEFT_OUT, ...Object.keys(trace)]));
+  lines.push(...Object.entries(trace).flat());
   lines.push(LISTENER, request.surface, "x-request-id", request.id);
   lines.push("x-forwarded-for", request.clientAddress, "x-forwarded-proto", request.protocol);
   if (request.principal !== undefined) lines.push(PRINCIPAL, encode(request.principal));
