@@ -1,6 +1,6 @@
-import { SandboxError } from "@coppice/core";
+import { messageOf, SandboxError } from "@coppice/core";
 import type { WantedDebian } from "../debian/debian-image.js";
-import type { PulledImage, WantedImage } from "../images/image-puller.js";
+import { type LayoutImage, readLayout, type WantedImage } from "../images/image-puller.js";
 import { BuildFailure } from "../model/build-record.js";
 import type { BuildBase } from "../model/build-request.js";
 import type { SourceBuild } from "../model/builder.js";
@@ -32,6 +32,8 @@ export async function startFrom(base: BuildBase, tools: BuildTools): Promise<Pro
       return fromFiles(fromDebian(base, tools), tools);
     case "directory":
       return fromFiles(fromDirectory(base, tools), tools);
+    case "layout":
+      return fromFiles(fromLayout(base, tools), tools);
   }
 }
 
@@ -128,6 +130,19 @@ function fromDirectory(
   return { name, text: `FROM DIRECTORY ${path}`, key, unpacked };
 }
 
+function fromLayout({ path }: BuildBase & { readonly kind: "layout" }, tools: BuildTools): Origin {
+  const { settings, request } = tools.options;
+  const name = `image '${path}'`;
+  const key = baseKey("layout", request.limits.diskMiB, path);
+  const unpacked = async (): Promise<Progress> => {
+    const { digest, ...image } = await readLayout(path, settings.images).catch((error: unknown) => {
+      throw new BuildFailure(`${name} cannot be read: ${messageOf(error)}`, "base", { cause: error });
+    });
+    return await unpack(image, { name, key: baseKey("restored", digest) }, tools);
+  };
+  return { name, text: `FROM LAYOUT ${path}`, key, unpacked };
+}
+
 async function fromFiles({ name, text, unpacked, ...origin }: Origin, tools: BuildTools): Promise<Progress> {
   const { workspace, signal } = tools;
   const authorities = await readAuthorities(tools.options.settings.builds.certificates);
@@ -166,7 +181,7 @@ async function pulled(wanted: WantedImage, tools: BuildTools): Promise<Progress>
 }
 
 async function unpack(
-  { layout, reference, environment, template }: PulledImage,
+  { layout, reference, environment, template }: LayoutImage,
   { name, key }: Pick<Origin, "name" | "key">,
   tools: BuildTools,
 ): Promise<Progress> {

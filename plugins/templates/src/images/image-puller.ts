@@ -37,8 +37,8 @@ export interface RemoteImage extends Disposable {
   pull(log: PullLog, report?: TransferReport): Promise<PulledImage>;
 }
 
-/** An image in an OCI image layout, which is removed when this is disposed of. */
-export interface PulledImage extends AsyncDisposable {
+/** An image in an OCI image layout. */
+export interface LayoutImage {
   readonly layout: string;
   /** Name of the image in the layout. */
   readonly reference: string;
@@ -46,6 +46,9 @@ export interface PulledImage extends AsyncDisposable {
   /** The template that was pushed as this image. */
   readonly template?: PushedTemplate | undefined;
 }
+
+/** An image whose layout is removed when this is disposed of. */
+export interface PulledImage extends LayoutImage, AsyncDisposable {}
 
 export interface ImagePullerOptions {
   readonly programs: HostPrograms;
@@ -182,13 +185,8 @@ export class ImagePuller {
         signal,
       });
       if (problem !== undefined) throw gate.refusal ?? new Error(problem);
-      const layout = join(directory, NAME);
-      const { architecture, environment, template } = await readLayout(layout, { maxMetadata, maxValues });
-      if (architecture !== ARCHITECTURE)
-        throw new Error(
-          `it is for ${architecture ?? "no architecture"}, and this server for ${ARCHITECTURE}`,
-        );
-      return { layout, reference: NAME, environment, template, [Symbol.asyncDispose]: remove };
+      const image = await readLayout(join(directory, NAME), { maxMetadata, maxValues });
+      return { ...image, [Symbol.asyncDispose]: remove };
     } catch (error) {
       await remove();
       signal.throwIfAborted();
@@ -231,16 +229,14 @@ const imageConfig = z.object({
     .nullish(),
 });
 
-/** Facts about the one image of a layout. */
-interface LayoutFacts {
-  readonly architecture: string | undefined;
-  readonly environment: Readonly<Record<string, string>>;
-  /** The template that was pushed as this image. */
-  readonly template: PushedTemplate | undefined;
-}
-
-/** Reads the configuration of the one image of an OCI image layout. @throws Error when it is not as specified */
-async function readLayout(layout: string, limits: JsonLimits): Promise<LayoutFacts> {
+/**
+ * Reads the configuration of the one image of an OCI image layout.
+ * @throws Error when it is not as specified, or for another architecture
+ */
+export async function readLayout(
+  layout: string,
+  limits: JsonLimits,
+): Promise<LayoutImage & { readonly digest: string }> {
   const read = async <T>(path: string, schema: z.ZodType<T>): Promise<T> => {
     const parsed = schema.safeParse(await readJson(createReadStream(join(layout, path)), limits));
     if (parsed.success) return parsed.data;
@@ -251,8 +247,12 @@ async function readLayout(layout: string, limits: JsonLimits): Promise<LayoutFac
   const { manifests } = await read("index.json", index);
   const { config } = await read(blobOf(manifests[0]), manifest);
   const { architecture, config: settings } = await read(blobOf(config), imageConfig);
+  if (architecture !== ARCHITECTURE)
+    throw new Error(`it is for ${architecture ?? "no architecture"}, and this server for ${ARCHITECTURE}`);
   return {
-    architecture,
+    layout,
+    reference: NAME,
+    digest: manifests[0].digest,
     environment: variablesOf(settings?.Env ?? []),
     template: readPushedTemplate(settings?.Labels?.[LABEL] ?? "", limits.maxValues),
   };

@@ -48,6 +48,12 @@ export type BuildBase =
       readonly modifiedAtMs: number;
     }
   | {
+      /** An OCI image layout of one image on this host: a template that another server has built. */
+      readonly kind: "layout";
+      /** Absolute. */
+      readonly path: string;
+    }
+  | {
       readonly kind: "template";
       /** `[namespace/]name[:tag]`. */
       readonly reference: string;

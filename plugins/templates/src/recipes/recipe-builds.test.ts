@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { mkdtemp, rm } from "node:fs/promises";
+import { mkdir, mkdtemp, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
@@ -7,11 +7,15 @@ import { after, before, beforeEach, describe, it } from "node:test";
 import { setTimeout } from "node:timers/promises";
 import { Templates } from "@coppice/core";
 import { BuildFailure } from "../model/build-record.js";
+import type { BuildRequest } from "../model/build-request.js";
+import { TemplatesStore } from "../store/templates-store.js";
 import {
   type TemplatesServer,
   templatesServer,
   type TemplatesServerOptions,
 } from "../testing/templates-server.js";
+
+import { builtImageOf } from "./recipe.js";
 
 interface Listed {
   readonly templateID: string;
@@ -178,6 +182,62 @@ describe("templates of the configuration that are built here", { timeout: 60_000
       },
     );
     assert.deepEqual(built, ["base", "code", "base"]);
+  });
+
+  it("come from an image beside the recipe that it was built of; of a damaged one or a changed recipe nothing is taken", async (context) => {
+    const folder = await mkdtemp(join(tmpdir(), "coppice-recipe-"));
+    context.after(() => rm(folder, { recursive: true }));
+    const recipe = join(folder, "recipe.yaml");
+    const write = (steps: string): Promise<void> =>
+      writeFile(recipe, JSON.stringify({ ...DEBIAN, steps, start: "serve" }));
+    await write("RUN true");
+    let digest = "";
+    await withServer({ base: recipe }, async (server) => {
+      await untilBuilt(server, "base");
+      const store = new TemplatesStore(join(directory, "templates"));
+      digest = store.tags.list("base").find(({ name }) => name !== "default")?.name ?? "";
+      store.close();
+    });
+    const image = builtImageOf(recipe, digest);
+    await mkdir(image);
+
+    const requests = async (script?: TemplatesServerOptions["script"]): Promise<readonly BuildRequest[]> => {
+      await rm(directory, { recursive: true });
+      const made: BuildRequest[] = [];
+      await withServer(
+        { base: recipe },
+        async (server) => {
+          await untilBuilt(server, "base");
+          made.push(...server.builder.requests);
+        },
+        script,
+      );
+      return made;
+    };
+    const [unpacked, ...others] = await requests();
+    assert.deepEqual(others, []);
+    assert.deepEqual(unpacked?.base, { kind: "layout", path: image });
+    assert.deepEqual(
+      [unpacked.steps, unpacked.startCommand, unpacked.restore],
+      [[], "serve", { limits: false }],
+    );
+
+    const damaged = await requests(({ base }, _surroundings, make) => {
+      if (base.kind === "layout") throw new BuildFailure("it has no index", "base");
+      return make();
+    });
+    assert.deepEqual(
+      damaged.map(({ base, steps, restore }) => [base.kind, steps.length, restore]),
+      [
+        ["layout", 0, { limits: false }],
+        ["debian", 1, undefined],
+      ],
+    );
+    await write("RUN false");
+    assert.deepEqual(
+      (await requests()).map(({ base }) => base.kind),
+      ["debian"],
+    );
   });
 
   it("that are being built at the stop are given up", async () => {

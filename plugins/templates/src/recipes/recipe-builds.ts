@@ -1,4 +1,5 @@
 import { createHash, randomUUID } from "node:crypto";
+import { stat } from "node:fs/promises";
 import {
   type Clock,
   type Logger,
@@ -10,11 +11,12 @@ import {
 import type { Limits, SandboxBackend } from "@coppice/core/backend";
 import { type Catalog, type ConfiguredSource, factsOf, type ReadyBuild } from "../catalog/catalog.js";
 import { namespaceOf, SERVER } from "../model/template-record.js";
+import type { BuildBase } from "../model/build-request.js";
 import { BuildFailure, type BuildLimits, type BuildReason } from "../model/build-record.js";
 import type { BuildQueue } from "../queue/build-queue.js";
 import type { TemplatesStore } from "../store/templates-store.js";
 import type { Uploads } from "../uploads/uploads.js";
-import { packFiles, type Recipe } from "./recipe.js";
+import { builtImageOf, packFiles, type Recipe } from "./recipe.js";
 import { RecipeProgress, remedyFor } from "./recipe-progress.js";
 import { REASONS } from "../reasons.js";
 
@@ -180,13 +182,43 @@ export class RecipeBuilds {
 
   /** @throws Error with the reason of a failed build */
   async #buildUnlessReady(template: string): Promise<void> {
-    const { recipes, backendOf, queue, store, uploads, clock, log } = this.#options;
+    const { recipes, backendOf, log } = this.#options;
     const recipe = recipes.get(template);
     const backend = backendOf(template);
     if (recipe === undefined) return;
     const tag = this.#digestOf(template);
     if (this.#tagged(template, tag)?.build.backend === backend.name) return;
-    const { digest: _, folder, ...asked } = recipe;
+    const image = await this.#imageOf(recipe, tag);
+    if (image !== undefined) {
+      try {
+        // Its files have what the steps made.
+        await this.#build(template, { ...recipe, base: image, steps: [] }, tag);
+        return;
+      } catch (error) {
+        if (this.#stopping.signal.aborted || !(error instanceof BuildFailure)) throw error;
+        const text = `template '${template}' cannot be had from '${image.path}', and is built of its recipe: ${error.message}`;
+        log.warn({ template, image: image.path, err: error }, text);
+      }
+    }
+    await this.#build(template, recipe, tag);
+  }
+
+  /** The image that somebody else has built of a recipe. */
+  async #imageOf({ path }: Recipe, digest: string): Promise<(BuildBase & { kind: "layout" }) | undefined> {
+    if (path === undefined) return undefined;
+    const layout = builtImageOf(path, digest);
+    const isThere = await stat(layout)
+      .then((found) => found.isDirectory())
+      .catch(() => false);
+    return isThere ? { kind: "layout", path: layout } : undefined;
+  }
+
+  /** @throws BuildFailure, the signal's reason */
+  async #build(template: string, recipe: Recipe, tag: string): Promise<void> {
+    const { backendOf, queue, store, uploads, clock, log } = this.#options;
+    const backend = backendOf(template);
+    const isBuilt = recipe.base.kind === "layout";
+    const { path: _path, digest: _digest, folder, ...asked } = recipe;
     for (const step of recipe.steps) {
       const { filesHash: hash } = step;
       if (hash === undefined || folder === undefined) continue;
@@ -197,7 +229,7 @@ export class RecipeBuilds {
     const { buildId, limits } = this.#enter(template, backend, tag);
     log.info(
       { template, build: buildId },
-      `building template '${template}' in the background; sandboxes have what the backend has by that name until then`,
+      `${isBuilt ? "unpacking" : "building"} template '${template}' in the background; sandboxes have what the backend has by that name until then`,
     );
     const progress = new RecipeProgress({
       log,
@@ -208,6 +240,8 @@ export class RecipeBuilds {
     queue.start(
       {
         ...asked,
+        // The limits of a template of the configuration are there.
+        ...(isBuilt && { restore: { limits: false } }),
         templateId: template,
         buildId,
         tenant: SERVER,

@@ -45,6 +45,8 @@ const VERSION = 2;
 const SEVERITIES = { prefer: "warn", require: "error", ignore: "info" } as const;
 
 export interface Recipe {
+  /** Absolute path of its file; undefined for one in the configuration itself. */
+  readonly path: string | undefined;
   readonly base: BuildBase;
   /** Of the files that COPY steps name; undefined for a recipe in the configuration itself. */
   readonly folder: string | undefined;
@@ -99,6 +101,7 @@ export async function readRecipe(setting: string | RecipeSettings, pins: Pins = 
   const isPinned = base.kind === "debian" && base.snapshot !== undefined && pins !== "ignore";
   const pinning = [isPinned && pins, pins === "require" && lock !== undefined && lock.contents];
   return {
+    path: typeof setting === "string" ? resolve(setting) : undefined,
     base,
     folder,
     steps,
@@ -113,7 +116,23 @@ export async function readRecipe(setting: string | RecipeSettings, pins: Pins = 
 
 /** Path of the lock file of a recipe. */
 export function lockOf(recipe: string): string {
-  return `${recipe.slice(0, recipe.length - extname(recipe).length)}.lock`;
+  return `${withoutExtension(recipe)}.lock`;
+}
+
+/** Digits of a digest that the name of an image has. */
+const IMAGE_DIGITS = 16;
+
+/**
+ * Path of the OCI image layout of a recipe that was built elsewhere. It is named by what it was built of: one of a recipe
+ * that has changed since stands for nothing.
+ * @param digest of the recipe and of those below it.
+ */
+export function builtImageOf(recipe: string, digest: string): string {
+  return `${withoutExtension(recipe)}.${digest.slice(0, IMAGE_DIGITS)}.image`;
+}
+
+function withoutExtension(path: string): string {
+  return path.slice(0, path.length - extname(path).length);
 }
 
 /** @returns undefined without a file. @throws Error with the place of a mistake */

@@ -11,7 +11,7 @@ import { readRecipe, type Recipe } from "../recipes/recipe.js";
 import type { TemplatesConfig } from "../templates-config.js";
 
 /** What a folder or a recipe says. */
-type Source = Omit<Recipe, "digest" | "lock">;
+type Source = Omit<Recipe, "path" | "digest" | "lock">;
 
 /** Names of a folder's Dockerfile, the first one that there is. */
 const DOCKERFILES = ["e2b.Dockerfile", "Dockerfile"];
@@ -82,6 +82,7 @@ function bodyOf(base: BuildBase): object {
     case "debian":
       return { fromDebian: { suite: base.suite, packages: base.packages, snapshot: base.snapshot } };
     case "directory":
+    case "layout":
       throw new SandboxError(
         "template_unusable",
         "only the configuration of a server can name a directory of its host",

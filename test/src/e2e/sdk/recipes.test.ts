@@ -1,16 +1,18 @@
 import assert from "node:assert/strict";
-import { readFileSync } from "node:fs";
+import { spawn } from "node:child_process";
+import { once } from "node:events";
+import { cp, mkdtemp, rm } from "node:fs/promises";
+import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { text } from "node:stream/consumers";
 import { after, before, describe, it, type TestContext } from "node:test";
 import { fileURLToPath } from "node:url";
-import { eventually } from "@coppice/core/testing";
 import { Sandbox } from "@e2b/code-interpreter";
 import { missingForNamespaces } from "../../harness/server/on-each-backend.js";
 import { pointSdkAt } from "../../harness/server/point-sdk-at.js";
-import { type Installation, makeInstallation, ServerProcess } from "../../harness/server/server-process.js";
+import { RECIPES, type RecipesServer, startRecipesServer } from "../../harness/server/recipes-server.js";
 import { CHART_CASES, cellOf, partOf } from "./chart-cases.js";
 
-const RECIPES = fileURLToPath(new URL("../../../../templates", import.meta.url));
 /** By hand all of them; in CI those that most people use. */
 const BY_HAND = process.env["COPPICE_TEST_RECIPES"] === "1";
 const NAMES = ["base", "code-interpreter-v1", ...(BY_HAND ? ["r", "java"] : [])];
@@ -19,60 +21,36 @@ const WITHOUT_RECIPES =
     ? missingForNamespaces()
     : "it takes minutes and a network: COPPICE_TEST_RECIPES=1 npm test -- test/src/e2e/sdk/recipes.test.ts";
 const BUILD_TIMEOUT_MS = 900_000;
+const PINS = "ignore";
+const IMAGES = fileURLToPath(new URL("../../../../scripts/release/template-images.mjs", import.meta.url));
 
-/** Name servers of this host that sandboxes can reach, too. */
-function nameservers(): readonly string[] {
-  const lines = readFileSync("/etc/resolv.conf", "utf8").matchAll(/^nameserver (\d+\.\d+\.\d+\.\d+)$/gm);
-  return [...lines].map(([, address = ""]) => address).filter((address) => !address.startsWith("127."));
+/** Builds the templates as a release does. @returns the reason for which they cannot be built */
+async function buildImages(folder: string): Promise<string | undefined> {
+  // The archive of earlier days is not reachable from everywhere.
+  const parameters = [IMAGES, "--pins", PINS, folder, ...NAMES];
+  const running = spawn(process.execPath, parameters, { stdio: ["ignore", "inherit", "pipe"] });
+  const [said, [code]] = await Promise.all([text(running.stderr), once(running, "exit")]);
+  return code === 0 ? undefined : said || `exit code ${code}`;
 }
 
 describe("the recipes of the repository", { skip: WITHOUT_RECIPES, timeout: 2 * BUILD_TIMEOUT_MS }, () => {
-  let installation: Installation;
-  let server: ServerProcess;
+  let folder: string;
+  let recipes: RecipesServer | undefined;
   /** Reason why a template is missing. */
   let failure: string | undefined;
 
   before(async () => {
-    const servers = nameservers();
-    const certificates = process.env["SSL_CERT_FILE"];
-    installation = await makeInstallation({
-      config: {
-        sandboxes: {
-          defaultBackend: "linux-namespaces",
-          templates: Object.fromEntries(NAMES.map((name) => [name, {}])),
-        },
-        log: { level: "info" },
-      },
-      plugins: (directory) => ({
-        "local-process": undefined,
-        "jupyter": {},
-        "linux-namespaces": {
-          directory: join(directory, "namespaces"),
-          egress: "auto",
-          egressRange: "10.241.0.0/16",
-          // The registries of a company, and its name servers, may have private addresses.
-          egressBlocked: ["127.0.0.0/8", "169.254.0.0/16"],
-          ...(servers.length > 0 && { nameservers: servers }),
-        },
-        "templates": {
-          recipes: Object.fromEntries(NAMES.map((name) => [name, join(RECIPES, name, "recipe.yaml")])),
-          // The archive of earlier days is not reachable from everywhere.
-          pins: "ignore",
-          builds: { ...(certificates !== undefined && { certificates }) },
-        },
-      }),
-    });
-    server = await ServerProcess.start(installation.configFile);
-    pointSdkAt(server.url);
-    const hasLogged = (pattern: RegExp): boolean => server.printed.some((line) => pattern.test(line));
-    const isBuilt = (): boolean => NAMES.every((name) => hasLogged(new RegExp(`'${name}' is ready`)));
-    const hasFailed = (): boolean => hasLogged(/was not built/);
-    await eventually("the templates", () => isBuilt() || hasFailed(), BUILD_TIMEOUT_MS);
-    if (hasFailed()) failure = server.printed.find((line) => line.includes("was not built"));
+    folder = await mkdtemp(join(tmpdir(), "coppice-recipes-"));
+    await cp(RECIPES, folder, { recursive: true });
+    failure = await buildImages(folder);
+    if (failure !== undefined) return;
+    recipes = await startRecipesServer({ names: NAMES, folder, pins: PINS });
+    ({ failure } = recipes);
+    pointSdkAt(recipes.server.url);
   });
   after(async () => {
-    await server.stop();
-    await installation.remove();
+    await recipes?.[Symbol.asyncDispose]();
+    await rm(folder, { recursive: true });
   });
 
   /** Uses a sandbox of a template. In CI a network without the packages is no failure of a recipe. */
@@ -93,6 +71,29 @@ describe("the recipes of the repository", { skip: WITHOUT_RECIPES, timeout: 2 * 
       await sandbox.kill();
     }
   }
+
+  it("come as images of a release: nothing is built, and they are ready in seconds", (context) => {
+    if (recipes === undefined) {
+      context.skip("there are no images");
+      return;
+    }
+    const { printed } = recipes.server;
+    for (const name of NAMES) {
+      assert.ok(
+        printed.some((line) => line.includes(`unpacking template '${name}'`)),
+        name,
+      );
+      const [, tookMs] =
+        printed
+          .map((line) => new RegExp(`"tookMs":(\\d+).*'${name}' is ready`).exec(line) ?? [])
+          .find(([found]) => found !== undefined) ?? [];
+      context.diagnostic(`${name}: ${tookMs} ms`);
+    }
+    assert.deepEqual(
+      printed.filter((line) => line.includes("building template")),
+      [],
+    );
+  });
 
   it("base has what users of E2B find there", async (context) => {
     await within(context, "base", async (sandbox) => {

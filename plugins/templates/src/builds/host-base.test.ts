@@ -4,7 +4,8 @@ import { mkdir, mkdtemp, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { it } from "node:test";
-import { smallRoot, tarArchive } from "@coppice/core/testing";
+import { smallRoot, tarArchive, writeImageLayout } from "@coppice/core/testing";
+import { imageSettingsOf } from "../model/pushed-template.js";
 import { BuildHost, WITHOUT_BUILDS } from "../testing/build-host.js";
 
 it(
@@ -40,6 +41,44 @@ it(
     await assert.rejects(
       host.build({ base: { ...base, path: join(directory, "missing") } }),
       /^BuildFailure: directory '.*missing' cannot be copied: tar: /,
+    );
+    assert.deepEqual(await host.leftovers(), []);
+  },
+);
+
+it(
+  "an image that another server has built is unpacked with its configuration, and stays as it was",
+  { skip: WITHOUT_BUILDS, timeout: 120_000 },
+  async () => {
+    await using host = await BuildHost.open();
+    const path = join(host.directory, "recipe.image");
+    const template = { environment: { A: "b" }, user: "user", workdir: "/srv", limits: { cpuCount: 4 } };
+    const config = imageSettingsOf({ ...template, start: undefined });
+    const files = [...smallRoot(), { name: "etc/mine", body: "theirs\n" }];
+    await writeImageLayout(path, { layers: [files], config });
+    const base = { kind: "layout", path } as const;
+    const restore = { limits: false };
+    const { result, lines } = await host.build({ base, restore });
+    assert.ok(lines.includes(`[base] FROM LAYOUT ${path}`), lines.join("\n"));
+    const { environment, user, workdir } = result.context;
+    assert.deepEqual(
+      { environment, user, workdir },
+      { environment: { A: "b" }, user: "user", workdir: "/srv" },
+    );
+    assert.equal(await host.run(result, "cat /etc/mine; id -un user"), "theirs\nuser\n");
+    const again = await host.build({ base, restore });
+    assert.ok(again.lines.includes(`CACHED [base] FROM LAYOUT ${path}`), again.lines.join("\n"));
+
+    const other = join(host.directory, "other.image");
+    await writeImageLayout(other, { layers: [files], architecture: "s390x" });
+    await assert.rejects(
+      host.build({ base: { ...base, path: other }, restore }),
+      /^BuildFailure: image '.*' cannot be read: it is for s390x, and this server for /,
+    );
+    await writeFile(join(path, "index.json"), "{}");
+    await assert.rejects(
+      host.build({ base, restore, force: true }),
+      /^BuildFailure: image '.*' cannot be read: it is not as OCI specifies: /,
     );
     assert.deepEqual(await host.leftovers(), []);
   },
