@@ -1,17 +1,22 @@
-// Makes a release from what is compiled, in the folder `release`: npm packages, a self-contained tarball, a list of what
-// is in it, and digests of all.
+// Makes a release from what is compiled, in the folder `release`: npm packages, a self-contained tarball, the same as a
+// Debian package and an image of a container, a list of what is in it, with `--templates` images of the templates, and
+// digests of all.
 import { createHash } from "node:crypto";
 import { readFile, readdir, rm, writeFile } from "node:fs/promises";
 import { dirname, join, relative } from "node:path";
 import { ROOT } from "../toolchain/project.mjs";
-import { FailedStep, told } from "../toolchain/step.mjs";
+import { FailedStep, mustRunStep, told } from "../toolchain/step.mjs";
 import { ensureZig } from "../toolchain/test-tools.mjs";
+import { makeContainerImage, withoutContainerImages } from "./container-image.mjs";
+import { hasDebianTools, makeImagesPackage } from "./debian-package.mjs";
 import { packPackages } from "./packages.mjs";
 import { buildPrograms, PLATFORMS } from "./programs.mjs";
 import { makeStandalone } from "./standalone.mjs";
 
 const FOLDER = join(ROOT, "release");
 const PROGRAMS = join(FOLDER, "programs");
+/** Templates of config/linux.yaml, each after the one that it starts from. */
+const IMAGES = ["base", "code-interpreter-v1"];
 
 async function make() {
   const zig = process.env.COPPICE_ZIG ?? (await ensureZig());
@@ -26,8 +31,26 @@ async function make() {
   const pack = () => packPackages(join(FOLDER, "npm"), platforms);
   const packages = await told("Packing the npm packages", pack);
   await rm(PROGRAMS, { recursive: true });
-  await told("Making the self-contained tarball", () => makeStandalone(FOLDER, packages));
+  const standalone = () => makeStandalone(FOLDER, packages);
+  const { version, deb } = await told("Making the self-contained tarball", standalone);
+  const reason = deb === undefined ? "there is no Debian package" : withoutContainerImages();
+  if (reason !== undefined) console.log(`no image of a container was made: ${reason}`);
+  else await told("Making the image of a container", () => makeContainerImage(FOLDER, deb, version));
+  if (process.argv.includes("--templates"))
+    await told("Building the templates and making their images", () => makeTemplateImages(FOLDER, version));
   await writeDigests();
+}
+
+/** For the platform of this host, as a tarball and as a Debian package. */
+async function makeTemplateImages(into, version) {
+  const folder = join(into, "templates");
+  const script = join(import.meta.dirname, "template-images.mjs");
+  await mustRunStep("building the templates", process.execPath, [script, folder, ...IMAGES]);
+  const tarball = join(into, `coppice-templates-${version}-${process.platform}-${process.arch}.tar`);
+  const owner = ["--owner=0", "--group=0", "--sort=name"];
+  await mustRunStep("tar", "tar", ["-cf", tarball, ...owner, "-C", into, "templates"]);
+  if (hasDebianTools()) await makeImagesPackage(into, folder, version);
+  await rm(folder, { recursive: true });
 }
 
 /** In the form that `sha256sum --check` reads. */

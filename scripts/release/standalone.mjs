@@ -24,6 +24,7 @@ export async function writeStart(folder) {
 /**
  * Makes a tarball for this platform with this Node, the packages and what they depend on, the Debian package of the same,
  * and a list of these in the form of CycloneDX.
+ * @returns the version, and the path of the Debian package where one can be made.
  */
 export async function makeStandalone(into, packages) {
   const { version } = JSON.parse(await readFile(join(ROOT, "coppice", "package.json"), "utf8"));
@@ -60,7 +61,8 @@ export async function makeStandalone(into, packages) {
     await cp(join(ROOT, part), join(folder, part), { recursive: true });
   const owner = ["--owner=0", "--group=0", "--sort=name"];
   await mustRunStep("tar", "tar", ["-czf", join(into, `${name}.tar.gz`), ...owner, "-C", into, name]);
-  if (hasDebianTools()) await makeDebianPackage(into, folder, version);
-  else console.log("no Debian package was made: dpkg-deb is missing");
+  const deb = hasDebianTools() ? await makeDebianPackage(into, folder, version) : undefined;
+  if (deb === undefined) console.log("no Debian package was made: dpkg-deb is missing");
   await rm(folder, { recursive: true });
+  return { version, deb };
 }

@@ -72,6 +72,7 @@ const PARTS = [
     workspaces: ["test"],
     about: [
       "templates",
+      "scripts/release/template-images.mjs",
       "plugins/templates/src",
       "plugins/jupyter/src",
       "plugins/linux-namespaces/src",

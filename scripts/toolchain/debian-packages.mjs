@@ -51,6 +51,8 @@ const WANTED = [
     files: ["/usr/bin/qemu-system-x86_64", "/usr/bin/qemu-img", "/usr/sbin/mke2fs"],
     usedBy: /freebsd/,
   },
+  // Runs the image of a container.
+  { packages: ["crun"], files: ["/usr/bin/crun"], usedBy: /container-image/ },
   { packages: ["mmdebstrap"], files: ["/usr/bin/mmdebstrap"] },
   { packages: ["chromium"], files: ["/usr/bin/chromium"], usedBy: /foreign-pages|system-calls/ },
   {

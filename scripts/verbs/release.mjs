@@ -5,9 +5,11 @@ import { ROOT } from "../toolchain/project.mjs";
 
 /** Makes the files of a release in `release`. Publishing them is not for a checkout. */
 export async function run(parameters) {
-  if (parameters.join(" ") !== "--dry") {
+  const isUsual = ["--dry", "--dry --templates"].includes(parameters.join(" "));
+  if (!isUsual) {
     console.error(
-      "usage: npm run release -- --dry   (writes the files into `release`, and publishes nothing)",
+      "usage: npm run release -- --dry [--templates]   (writes the files into `release`, and publishes nothing; " +
+        "images of the templates take root, some minutes and the archives of their packages)",
     );
     return 64;
   }
@@ -15,5 +17,5 @@ export async function run(parameters) {
   await cleanBuild();
   await build(toolchain);
   const make = join(ROOT, "scripts", "release", "make.mjs");
-  return runInForeground(toolchain.node, [make], { cwd: ROOT, env: toolchain.environment });
+  return runInForeground(toolchain.node, [make, ...parameters], { cwd: ROOT, env: toolchain.environment });
 }
