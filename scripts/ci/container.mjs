@@ -4,7 +4,7 @@
 // usage: node scripts/ci/container.mjs IMAGE.tar.gz
 import assert from "node:assert/strict";
 import { execFileSync, spawn } from "node:child_process";
-import { mkdirSync, mkdtempSync, readFileSync, readdirSync, rmSync, writeFileSync } from "node:fs";
+import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
@@ -64,7 +64,7 @@ function unpack() {
 }
 
 /** As `docker run --privileged -v data:/var/lib/coppice -e COPPICE_API_KEY=…` makes it, without a network. */
-function privileged({ process: program, linux, mounts, ...spec }) {
+function privileged({ process: program, mounts, ...spec }) {
   const capabilities = CAPABILITIES.map((name) => `CAP_${name}`);
   const usual = mounts.filter(
     ({ destination }) => !destination.startsWith("/sys") && !destination.includes("/etc/"),
