@@ -1,5 +1,5 @@
-// Proves the image of a container in one: crun runs it as `docker run --privileged` would, with the directory of its data
-// from outside. Needs root, skopeo, umoci and crun.
+// Proves the image of a container in one: runc runs it as `docker run --privileged` would, with the directory of its data
+// from outside. Needs root, skopeo, umoci and runc.
 //
 // usage: node scripts/ci/container.mjs IMAGE.tar.gz
 import assert from "node:assert/strict";
@@ -17,6 +17,7 @@ if (image === undefined) {
 const READY_MS = 60_000;
 const STOP_MS = 30_000;
 const KEY = `e2b_${"0".repeat(40)}`;
+/** Each at the place of its bit. */
 const CAPABILITIES =
   "CHOWN DAC_OVERRIDE DAC_READ_SEARCH FOWNER FSETID KILL SETGID SETUID SETPCAP LINUX_IMMUTABLE NET_BIND_SERVICE NET_BROADCAST NET_ADMIN NET_RAW IPC_LOCK IPC_OWNER SYS_MODULE SYS_RAWIO SYS_CHROOT SYS_PTRACE SYS_PACCT SYS_ADMIN SYS_BOOT SYS_NICE SYS_RESOURCE SYS_TIME SYS_TTY_CONFIG MKNOD LEASE AUDIT_WRITE AUDIT_CONTROL SETFCAP MAC_OVERRIDE MAC_ADMIN SYSLOG WAKE_ALARM BLOCK_SUSPEND AUDIT_READ PERFMON BPF CHECKPOINT_RESTORE".split(
     " ",
@@ -31,7 +32,7 @@ try {
   mkdirSync(data);
   unpack();
   await start();
-  const sandbox = coppice("create", "base");
+  const sandbox = coppice("create", "--template", "base");
   step("a sandbox of it runs commands, apart from the container", () => {
     assert.equal(
       inside(sandbox, "id -un; cat /var/lib/coppice/ledger.sqlite 2>/dev/null | wc -c"),
@@ -42,12 +43,16 @@ try {
   await stop();
   await start();
   step("another container goes on with its data", () => {
-    assert.equal(inside(coppice("create", "base"), "echo again"), "again");
+    assert.equal(inside(coppice("create", "--template", "base"), "echo again"), "again");
   });
   await stop();
+  step("nothing is left of it", () => {
+    const left = run("find", "/sys/fs/cgroup", "-type", "d", "-name", NAME);
+    assert.equal(left + run("sh", "-c", 'grep "$0" /proc/mounts || true', work), "");
+  });
   console.log("container: passed");
 } finally {
-  if (container !== undefined) run("crun", "delete", "--force", NAME);
+  if (container !== undefined) run("runc", "delete", "--force", NAME);
   rmSync(work, { recursive: true, force: true });
 }
 
@@ -65,7 +70,10 @@ function unpack() {
 
 /** As `docker run --privileged -v data:/var/lib/coppice -e COPPICE_API_KEY=…` makes it, without a network. */
 function privileged({ process: program, mounts, ...spec }) {
-  const capabilities = CAPABILITIES.map((name) => `CAP_${name}`);
+  // A machine that is a container itself may lack some.
+  const [, mask] = /^CapBnd:\s*(\w+)$/m.exec(readFileSync("/proc/self/status", "utf8"));
+  const has = (bit) => ((BigInt(`0x${mask}`) >> BigInt(bit)) & 1n) === 1n;
+  const capabilities = CAPABILITIES.filter((_, bit) => has(bit)).map((name) => `CAP_${name}`);
   const usual = mounts.filter(
     ({ destination }) => !destination.startsWith("/sys") && !destination.includes("/etc/"),
   );
@@ -89,7 +97,7 @@ function privileged({ process: program, mounts, ...spec }) {
       terminal: false,
       env: [...program.env, `COPPICE_API_KEY=${KEY}`],
       capabilities: Object.fromEntries(
-        ["bounding", "effective", "permitted", "inheritable"].map((set) => [set, capabilities]),
+        ["bounding", "effective", "permitted"].map((set) => [set, capabilities]),
       ),
       noNewPrivileges: false,
     },
@@ -102,10 +110,9 @@ function privileged({ process: program, mounts, ...spec }) {
 }
 
 async function start() {
-  container = spawn("crun", ["run", "--bundle", bundle, NAME], { stdio: ["ignore", "pipe", "inherit"] });
-  const { stdout } = container;
+  container = spawn("runc", ["run", "--bundle", bundle, NAME], { stdio: ["ignore", "pipe", "pipe"] });
   let printed = "";
-  stdout.on("data", (chunk) => (printed += chunk));
+  for (const stream of [container.stdout, container.stderr]) stream.on("data", (chunk) => (printed += chunk));
   const ended = new Promise((resolve) => container.once("exit", resolve));
   container.ended = ended;
   for (const until = Date.now() + READY_MS; !printed.includes("E2B_API_URL=");) {
@@ -117,7 +124,7 @@ async function start() {
 /** Ends it as `docker stop` does. */
 async function stop() {
   const { ended } = container;
-  run("crun", "kill", NAME, "TERM");
+  run("runc", "kill", NAME, "TERM");
   const code = await Promise.race([ended, sleep(STOP_MS, "late", { ref: false })]);
   assert.equal(code, 0, "it did not stop");
   container = undefined;
@@ -125,10 +132,12 @@ async function stop() {
 
 function coppice(...words) {
   const environment = ["--env", `E2B_API_KEY=${KEY}`, "--env", "COPPICE_URL=http://127.0.0.1:3000"];
-  return run("crun", "exec", ...environment, NAME, "/usr/bin/coppice", ...words);
+  return run("runc", "exec", ...environment, NAME, "/usr/bin/coppice", ...words);
 }
 
-const inside = (sandbox, script) => coppice("exec", sandbox, "--", "sh", "-c", script);
+function inside(sandbox, script) {
+  return coppice("exec", sandbox, "--", "sh", "-c", script);
+}
 
 function run(program, ...words) {
   return execFileSync(program, words, { encoding: "utf8", stdio: ["ignore", "pipe", "inherit"] }).trim();

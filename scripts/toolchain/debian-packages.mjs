@@ -52,7 +52,7 @@ const WANTED = [
     usedBy: /freebsd/,
   },
   // Runs the image of a container.
-  { packages: ["crun"], files: ["/usr/bin/crun"], usedBy: /container-image/ },
+  { packages: ["runc"], files: ["/usr/sbin/runc"], usedBy: /container-image/ },
   { packages: ["mmdebstrap"], files: ["/usr/bin/mmdebstrap"] },
   { packages: ["chromium"], files: ["/usr/bin/chromium"], usedBy: /foreign-pages|system-calls/ },
   {
