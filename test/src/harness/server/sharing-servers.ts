@@ -1,3 +1,4 @@
+import { readFile, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { type DockerRegistry, openDockerRegistry } from "@coppice/core/testing";
 import { type Cluster, startEtcd } from "@coppice/plugin-fleet/testing";
@@ -5,7 +6,7 @@ import { makeFleetInstallations } from "./fleet-installations.js";
 import { type ImageHub, openImageHub } from "./image-hub.js";
 import { type Installation, ServerProcess } from "./server-process.js";
 
-/** Two servers of a fleet, each a process of its own, with `linux-namespaces` and a registry for their templates. */
+/** Servers of a fleet, each a process of its own, with `linux-namespaces` and a registry for their templates. */
 export class SharingServers implements AsyncDisposable {
   readonly processes: ServerProcess[] = [];
   readonly #installations: readonly Installation[];
@@ -23,15 +24,15 @@ export class SharingServers implements AsyncDisposable {
   }
 
   /** @param lease how long a server that was killed has to come back before its sandboxes are lost. */
-  static async start({ lease = "4s" } = {}): Promise<SharingServers> {
+  static async start({ lease = "4s", count = 2, sandboxes = {} } = {}): Promise<SharingServers> {
     const hub: ImageHub = await openImageHub(["library/small:latest"]);
     const registry: DockerRegistry = await openDockerRegistry();
     const etcd = await startEtcd();
     const registries = hub.registries as { readonly insecure: readonly string[] };
     const installations = await makeFleetInstallations({
-      count: 2,
+      count,
       fleet: { etcd: { endpoints: etcd.endpoints }, lease },
-      config: { sandboxes: { defaultBackend: "linux-namespaces" } },
+      config: { sandboxes: { defaultBackend: "linux-namespaces", ...sandboxes } },
       plugins: (directory) => ({
         "jupyter": undefined,
         "local-process": undefined,
@@ -66,6 +67,16 @@ export class SharingServers implements AsyncDisposable {
 
   async restart(index: number): Promise<void> {
     this.processes[index] = await ServerProcess.start(this.configFile(index));
+  }
+
+  /** Lays settings over those of the plugin `fleet` of a server, for its next start. */
+  async configure(index: number, settings: object): Promise<void> {
+    const file = this.configFile(index);
+    const config = JSON.parse(await readFile(file, "utf8")) as {
+      readonly plugins: { readonly fleet: object };
+    };
+    Object.assign(config.plugins.fleet, settings);
+    await writeFile(file, JSON.stringify(config));
   }
 
   /** Values of the fleet's store with a prefix. */
