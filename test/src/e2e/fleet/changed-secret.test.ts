@@ -42,7 +42,10 @@ describe("a fleet whose secret is changed under load", { skip, timeout: 400_000 
   const ask = async (
     index: number,
     path: string,
-    { headers = {}, ...init }: RequestInit & { readonly headers?: Record<string, string> } = {},
+    {
+      headers = {},
+      ...init
+    }: Omit<RequestInit, "headers"> & { readonly headers?: Readonly<Record<string, string>> } = {},
   ): Promise<Answer | undefined> => {
     const signal = AbortSignal.timeout(PATIENCE_MS);
     try {
@@ -166,7 +169,7 @@ describe("a fleet whose secret is changed under load", { skip, timeout: 400_000 
       const name = `lasting${index}`;
       const answer = await create(index, name);
       assert.equal(answer?.status, 201);
-      assert.equal((await inSandbox(index, madeOf(answer as Answer), name))?.status, 200);
+      assert.equal((await inSandbox(index, madeOf(answer), name))?.status, 200);
     }
     for (const other of others) await fleet("uncordon", other);
     const clients = Array.from({ length: COUNT }, (_, index) => load(index));
@@ -242,7 +245,7 @@ describe("a fleet whose secret is changed under load", { skip, timeout: 400_000 
   it("refuses the former secret", async () => {
     const answer = await create(0, "last");
     assert.equal(answer?.status, 201);
-    const { id } = madeOf(answer as Answer);
+    const { id } = madeOf(answer);
     await servers.processes[2]?.stop();
     await servers.configure(2, { secret: FIRST });
     await servers.restart(2);
