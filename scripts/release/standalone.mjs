@@ -37,7 +37,9 @@ export async function makeStandalone(into, packages) {
     join(lib, "package.json"),
     JSON.stringify({ name: "coppice-standalone", version, private: true }),
   );
+  // For other platforms, or for those who write plugins elsewhere.
   const isOfOther = (path) =>
+    path.includes("/create-coppice-plugin-") ||
     Object.keys(PLATFORMS).some((each) => each !== platform && path.includes(`-agent-${each}-`));
   await installPackages(
     lib,

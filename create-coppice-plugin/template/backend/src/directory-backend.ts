@@ -1,9 +1,12 @@
-import { mkdir, readdir, rm, symlink, writeFile } from "node:fs/promises";
+import { mkdir, readdir, realpath, rm, symlink, writeFile } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import { agentBinary, startHostAgent } from "@coppice/agent";
 import { messageOf } from "@coppice/core";
 import { type Sandbox, type SandboxBackend, SandboxError, type SandboxSpec } from "@coppice/core/backend";
-import { DirectorySandbox } from "./directory-sandbox.js";
+import { DirectorySandbox, removeTree } from "./directory-sandbox.js";
+
+/** Begins the names of its directories: a server removes nothing else. */
+const PREFIX = "{{plugin}}-";
 
 /**
  * Sandboxes as directories of this host, each with an agent that starts its processes and works on its files. Nothing is
@@ -37,7 +40,8 @@ export class DirectoryBackend implements SandboxBackend {
         "sandboxes of {{plugin}} use the host's network: they cannot be kept from the internet",
       );
     signal.throwIfAborted();
-    const root = join(this.#parent, id);
+    // The path that processes print, too.
+    const root = join(await realpath(this.#parent), PREFIX + id);
     await mkdir(root, { mode: 0o700 });
     try {
       await furnish(root);
@@ -53,8 +57,9 @@ export class DirectoryBackend implements SandboxBackend {
 
   /** An agent ends with its server, and with it all that it started: only files can be left. */
   async recover(): Promise<readonly Sandbox[]> {
-    for (const id of await readdir(this.#parent))
-      await rm(join(this.#parent, id), { recursive: true, force: true });
+    const names = await readdir(this.#parent);
+    for (const name of names.filter((each) => each.startsWith(PREFIX)))
+      await removeTree(join(this.#parent, name));
     return [];
   }
 }

@@ -1,4 +1,4 @@
-import { rm, statfs } from "node:fs/promises";
+import { chmod, readdir, rm, statfs } from "node:fs/promises";
 import { availableParallelism, freemem, loadavg, totalmem } from "node:os";
 import { join } from "node:path";
 import type { Duplex } from "node:stream";
@@ -98,6 +98,20 @@ export class DirectorySandbox implements Sandbox {
     // Everything that it has started ends first; closing waits for its own end.
     await this.#agent.end();
     await this.#agent.close();
-    await rm(this.#root, { recursive: true, force: true });
+    await removeTree(this.#root);
   }
+}
+
+/** Removes a tree whose processes have ended, also where one has closed a folder to its owner. */
+export async function removeTree(root: string): Promise<void> {
+  // What cannot be opened is told by the removal.
+  await openFolders(root).catch(() => undefined);
+  // Again where the last file of a process has only just been made.
+  await rm(root, { recursive: true, force: true, maxRetries: 5 });
+}
+
+async function openFolders(folder: string): Promise<void> {
+  await chmod(folder, 0o700);
+  for (const entry of await readdir(folder, { withFileTypes: true }))
+    if (entry.isDirectory()) await openFolders(join(folder, entry.name));
 }

@@ -7,6 +7,7 @@ import { DirectoryBackend } from "./directory-backend.js";
 export default definePlugin({
   name: "{{plugin}}",
   config: z.strictObject({
+    // `coppice backup` leaves out the folder of this name's setting: the files in it are a guest's.
     directory: z
       .string()
       .refine(isAbsolute, "an absolute path")
