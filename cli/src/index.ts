@@ -30,6 +30,7 @@ export function addClientVerbs(program: Command): void {
     new Option("--ttl <time>", "how long it lives, as 5m").argParser((text): number => milliseconds(text));
   const env = () => new Option("--env <name=value>", "environment variables").argParser(named);
   const metadata = () => new Option("--metadata <name=value>", "labels").argParser(named);
+  const allTenants = () => new Option("--all-tenants", "of all tenants, for the operator's key");
   const user = () => new Option("--user <name>", "account in the sandbox");
 
   verb(
@@ -56,12 +57,33 @@ export function addClientVerbs(program: Command): void {
     .addOption(metadata())
     .addOption(json())
     .action((options) => ending(async () => (await import("./verbs/lifecycle.js")).create(options)));
-  verb("ps", "lists sandboxes, the newest first", "ps --state paused", "ps --fields id,end --metadata team=a")
+  verb(
+    "ps",
+    "lists sandboxes, the newest first",
+    "ps --state paused",
+    "ps --fields id,end --metadata team=a",
+    "ps --all-tenants",
+  )
     .addOption(new Option("--state <state>", "only those").choices(["running", "paused"]))
     .addOption(metadata())
+    .addOption(allTenants())
     .addOption(fields())
     .addOption(json())
     .action((options) => ending(async () => (await import("./verbs/lifecycle.js")).ps(options)));
+  verb(
+    "events",
+    "prints events of sandboxes, the newest last",
+    "events -f",
+    "events --sandbox <id>",
+    "events --all-tenants --limit 1000 --json",
+  )
+    .option("-f, --follow", "goes on with new events, also after a lost connection")
+    .option("--sandbox <id>", "only its events")
+    .addOption(new Option("--limit <number>", "how many").argParser(count).default(100))
+    .addOption(allTenants())
+    .addOption(fields())
+    .addOption(new Option("--json", "prints a JSON line for each event"))
+    .action((options) => ending(async () => (await import("./verbs/events.js")).events(options)));
   verb(
     "exec",
     "runs a program in a sandbox",

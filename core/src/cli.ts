@@ -2,7 +2,7 @@ import { statSync } from "node:fs";
 import { type Command, CommanderError } from "@commander-js/extra-typings";
 import { isUsageError } from "./cli/arguments.js";
 import { candidates } from "./cli/completion.js";
-import { makeProgram } from "./cli/program.js";
+import { makeProgram, takesActions } from "./cli/program.js";
 import { ApiFailure } from "./cli/server-client.js";
 import { printFailure } from "./cli/terminal.js";
 import { BootError, SandboxError } from "./kernel/errors.js";
@@ -23,8 +23,8 @@ export async function main(argv: readonly string[]): Promise<number> {
   // Ends quietly when the reader of the output has gone, as with `| head`; not a server, which stops in order.
   if (name !== "start" && name !== "dev") process.stdout.on("error", () => process.exit(EXIT_BROKEN_PIPE));
   const program = makeProgram(version());
-  const isKnown = () => program.commands.some((command) => command.name() === name);
-  if (!isKnown()) await addClientVerbs(program);
+  const found = () => program.commands.find((command) => command.name() === name);
+  if (found() === undefined) await addClientVerbs(program);
   if (name === "__complete") {
     process.stdout.write(
       candidates(program, args)
@@ -35,7 +35,9 @@ export async function main(argv: readonly string[]): Promise<number> {
   }
   return reportProblems(name, async () => {
     const words = [...argv];
-    if (!isKnown()) {
+    const known = found();
+    const isAction = known !== undefined && takesActions(known) && !/^-|^$/.test(args[0] ?? "");
+    if (known === undefined || isAction) {
       const at = [2, 1, 3].find((index) => isFile(words[index]));
       const [file] = at === undefined ? [] : words.splice(at, 1);
       if (file !== undefined) await (await import("./cli/plugin-verb.js")).addPluginVerbs(program, file);

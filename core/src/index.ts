@@ -50,7 +50,14 @@ export { sandboxNotFound } from "./http/messages/edge-refusal.js";
 export { paceAnswer, passBodyWhole } from "./http/clients/paced-reads.js";
 export { clientOf } from "./http/clients/client-address.js";
 export { isLocalClient, isLoopbackName } from "./http/clients/local-client.js";
-export { permit, permits, requireScope, sandboxesOf, tenantOf } from "./http/surfaces/permit.js";
+export {
+  permit,
+  permits,
+  requireOperator,
+  requireScope,
+  sandboxesOf,
+  tenantOf,
+} from "./http/surfaces/permit.js";
 export { messageStreamOf } from "./http/messages/message-stream.js";
 export { putBase64 } from "./http/messages/native-base64.js";
 export { ClientCreations, parseIdempotencyKey, endUnlessClaimed } from "./http/creations/client-creations.js";

@@ -20,10 +20,7 @@ export function printRows(
   { json, fields }: RowOptions,
   bodies: readonly unknown[] = rows,
 ): void {
-  const chosen = fields?.split(",") ?? columns;
-  const unknown = chosen.find((name) => !columns.includes(name));
-  if (unknown !== undefined)
-    throw new SandboxError("usage_invalid", `--fields has ${columns.join(", ")}, not '${unknown}'`);
+  const chosen = chosenColumns(columns, fields);
   if (json && fields === undefined) return printJson(bodies);
   const pick = (row: Row) => chosen.map((name) => [name, row[name]] as const);
   if (json) return printJson(rows.map((row) => Object.fromEntries(pick(row))));
@@ -31,6 +28,14 @@ export function printRows(
     chosen.map((name) => name.toUpperCase()),
     rows.map((row) => pick(row).map(([, cell]) => textOf(cell))),
   );
+}
+
+/** The columns of `--fields`; all without it. @throws SandboxError invalid_argument for an unknown one. */
+export function chosenColumns(columns: readonly string[], fields: string | undefined): readonly string[] {
+  const chosen = fields?.split(",") ?? columns;
+  const unknown = chosen.find((name) => !columns.includes(name));
+  if (unknown === undefined) return chosen;
+  throw new SandboxError("usage_invalid", `--fields has ${columns.join(", ")}, not '${unknown}'`);
 }
 
 export function printJson(body: unknown): void {

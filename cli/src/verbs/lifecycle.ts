@@ -1,6 +1,8 @@
 import { printFailure, printLine } from "@coppice/core/client";
 import { Sandbox } from "e2b";
+import { z } from "zod";
 import { connectionOf, type ServerOptions } from "../connection/connection.js";
+import { apiOf, refused } from "../connection/open-sandbox.js";
 import { printJson, printRows, type RowOptions } from "../connection/print.js";
 
 export interface CreateOptions extends ServerOptions {
@@ -33,12 +35,14 @@ const COLUMNS = ["id", "template", "state", "started", "end", "cpu", "memory", "
 
 type State = "running" | "paused";
 
-/** Lists the sandboxes that the key may see, the newest first. */
-export async function ps({
-  state,
-  metadata,
-  ...options
-}: ServerOptions & RowOptions & Pick<CreateOptions, "metadata"> & { readonly state?: State | undefined }) {
+interface PsOptions extends ServerOptions, RowOptions, Pick<CreateOptions, "metadata"> {
+  readonly state?: State | undefined;
+  readonly allTenants?: true | undefined;
+}
+
+/** Lists the sandboxes that the key may see, or for the operator those of all tenants, the newest first. */
+export async function ps({ state, metadata, allTenants, ...options }: PsOptions) {
+  if (allTenants) return psOfAll({ state, metadata, ...options });
   const found = await everySandbox(options, {
     ...(state && { state: [state] }),
     ...(metadata && { metadata }),
@@ -51,12 +55,69 @@ export async function ps({
     end: each.endAt,
     cpu: each.cpuCount,
     memory: `${each.memoryMB} MiB`,
-    metadata: Object.entries(each.metadata)
-      .map(([name, value]) => `${name}=${value}`)
-      .join(" "),
+    metadata: labels(each.metadata),
   }));
   printRows(COLUMNS, rows, options, found);
   return 0;
+}
+
+const tenantSandbox = z.looseObject({
+  tenantID: z.string(),
+  sandboxID: z.string(),
+  alias: z.string(),
+  state: z.string(),
+  startedAt: z.string(),
+  endAt: z.string(),
+  cpuCount: z.number(),
+  memoryMB: z.number(),
+  metadata: z.record(z.string(), z.string()),
+});
+
+async function psOfAll({ state, metadata = {}, ...options }: PsOptions): Promise<number> {
+  const pairs = Object.entries(metadata).map(([name, value]): [string, string] => [
+    encodeURIComponent(name),
+    encodeURIComponent(value),
+  ]);
+  const query = {
+    allTenants: true,
+    ...(state && { state: [state] }),
+    ...(pairs.length > 0 && { metadata: new URLSearchParams(pairs).toString() }),
+  };
+  const found = [];
+  for (let nextToken: string | undefined = ""; nextToken !== undefined;) {
+    const answer: {
+      readonly data?: unknown;
+      readonly error?: { readonly code: number; readonly message: string };
+      readonly response: Response;
+    } = await apiOf(options).GET("/v2/sandboxes", {
+      params: { query: { ...query, ...(nextToken !== "" && { nextToken }) } },
+    });
+    if (answer.error !== undefined) throw refused(answer.error);
+    const page = tenantSandbox.array().safeParse(answer.data);
+    // Without the names it has listed those of the key alone.
+    if (page.error) throw new Error("this server does not list sandboxes of all tenants");
+    found.push(...page.data);
+    nextToken = answer.response.headers.get("x-next-token") ?? undefined;
+  }
+  const rows = found.map((each) => ({
+    tenant: each.tenantID,
+    id: each.sandboxID,
+    template: each.alias,
+    state: each.state,
+    started: each.startedAt,
+    end: each.endAt,
+    cpu: each.cpuCount,
+    memory: `${each.memoryMB} MiB`,
+    metadata: labels(each.metadata),
+  }));
+  printRows(["tenant", ...COLUMNS], rows, options, found);
+  return 0;
+}
+
+function labels(metadata: Readonly<Record<string, string>>): string {
+  return Object.entries(metadata)
+    .map(([name, value]) => `${name}=${value}`)
+    .join(" ");
 }
 
 /** All pages of sandboxes. */

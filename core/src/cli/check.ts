@@ -4,9 +4,31 @@ import { configure } from "../boot/configure.js";
 import { BootError, type BootProblem } from "../kernel/errors.js";
 import { createLogger } from "../observe/logger.js";
 import { unknownNames } from "../sandbox/backends/choose-backends.js";
+import { printLine } from "./terminal.js";
 
-/** Checks a configuration and that its plugins fit together. Starts nothing and does not examine the host. */
-export async function check(file: string): Promise<number> {
+const EXIT_CONFIG = 78;
+
+/**
+ * Checks a configuration and that its plugins fit together. Starts nothing and does not examine the host.
+ * @throws BootError with all problems; with `json` they are printed.
+ */
+export async function check(
+  file: string,
+  { json }: { readonly json?: true | undefined } = {},
+): Promise<number> {
+  try {
+    const plugins = await fittingPlugins(file);
+    printLine(json ? JSON.stringify({ plugins, problems: [] }) : `${file} is fine: ${plugins} plugins`);
+    return 0;
+  } catch (error) {
+    if (!json || !(error instanceof BootError)) throw error;
+    printLine(JSON.stringify({ problems: error.problems }));
+    return EXIT_CONFIG;
+  }
+}
+
+/** @returns how many plugins a configuration without problems has. @throws BootError with all problems */
+async function fittingPlugins(file: string): Promise<number> {
   const config = readConfig(file, process.env);
   const configuration = await configure(config);
   const problems: BootProblem[] = [];
@@ -16,6 +38,5 @@ export async function check(file: string): Promise<number> {
       problems.push({ message, at: config.at(path) });
   });
   if (problems.length > 0) throw new BootError(problems);
-  process.stdout.write(`${file} is fine: ${configuration.plugins.length} plugins\n`);
-  return 0;
+  return configuration.plugins.length;
 }

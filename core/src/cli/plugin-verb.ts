@@ -5,6 +5,7 @@ import { configure } from "../boot/configure.js";
 import type { ServerConfig } from "../boot/server-schema.js";
 import { systemClock } from "../kernel/clock.js";
 import { BootError } from "../kernel/errors.js";
+import { takesActions } from "./program.js";
 import { printLine, printTable } from "./terminal.js";
 import { makeDirectory } from "../kernel/files.js";
 import { createLogger } from "../observe/logger.js";
@@ -38,14 +39,16 @@ export async function addPluginVerbs(program: Command, file: string): Promise<vo
       printTable,
     };
     for (const [verb, actions] of Object.entries(plugin.verbs)) {
-      if (program.commands.some((command) => command.name() === verb))
+      const existing = program.commands.find((command) => command.name() === verb);
+      if (existing !== undefined && !takesActions(existing))
         throw new BootError([
           { message: `plugin '${plugin.name}' has the verb '${verb}', which coppice has` },
         ]);
-      const group = program
-        .command(verb)
-        .helpGroup("Plugins:")
-        .description(`verbs of the plugin ${plugin.name}`);
+      const group = (existing ??
+        program
+          .command(verb)
+          .helpGroup("Plugins:")
+          .description(`verbs of the plugin ${plugin.name}`)) as Command;
       for (const [name, action] of Object.entries(actions)) {
         const command = group.command(name);
         action(command, context);

@@ -1,16 +1,27 @@
 import { readConfig } from "../config/read.js";
 import { configure } from "../boot/configure.js";
 import { tokenName } from "../kernel/token.js";
+import { printLine } from "./terminal.js";
 
 /** Lists the plugins of a configuration in set-up order, with the services they require and provide. */
-export async function plugins(file: string): Promise<number> {
+export async function plugins(
+  file: string,
+  { json }: { readonly json?: true | undefined } = {},
+): Promise<number> {
   const { plugins: enabled } = await configure(readConfig(file, process.env));
-  for (const { plugin } of enabled) {
-    const requires = Object.values(plugin.requires).map(tokenName).join(", ") || "nothing";
-    const used = Object.values(plugin.uses).map(tokenName).join(", ");
-    const uses = used === "" ? "" : `uses ${used}; `;
-    const provides = plugin.provides.map(tokenName).join(", ") || "nothing";
-    process.stdout.write(`${plugin.name}: requires ${requires}; ${uses}provides ${provides}\n`);
-  }
+  const listed = enabled.map(({ plugin }) => ({
+    name: plugin.name,
+    requires: Object.values(plugin.requires).map(tokenName),
+    uses: Object.values(plugin.uses).map(tokenName),
+    provides: plugin.provides.map(tokenName),
+  }));
+  if (json) printLine(JSON.stringify(listed));
+  else
+    for (const { name, requires, uses, provides } of listed) {
+      const used = uses.length === 0 ? "" : `uses ${uses.join(", ")}; `;
+      printLine(
+        `${name}: requires ${requires.join(", ") || "nothing"}; ${used}provides ${provides.join(", ") || "nothing"}`,
+      );
+    }
   return 0;
 }

@@ -1,4 +1,4 @@
-import { Command, type Option } from "@commander-js/extra-typings";
+import { Command, type CommandUnknownOpts, type Option } from "@commander-js/extra-typings";
 import { completion, SHELLS } from "./completion.js";
 
 type Action<A extends readonly unknown[]> = (...args: A) => number | Promise<number>;
@@ -26,6 +26,11 @@ class Verb extends Command {
 /** The names of a command and those above it, the program's first. */
 function pathOf(command: Verb): readonly string[] {
   return [...(command.parent === null ? [] : pathOf(command.parent as Verb)), command.name()];
+}
+
+/** True for a verb that plugins may add actions to: it takes no words of its own. */
+export function takesActions({ registeredArguments, commands }: CommandUnknownOpts): boolean {
+  return registeredArguments.length === 0 && commands.length === 0;
 }
 
 const EXIT_CODES = `
@@ -61,15 +66,15 @@ export function makeProgram(version: string): Command {
   onConfig("dev", "serves a configuration, and again when it or a plugin of others changes").action(
     lazily(async () => (await import("./dev.js")).dev),
   );
-  onConfig("check", "reports every problem of a configuration, without serving it").action(
-    lazily(async () => (await import("./check.js")).check),
-  );
-  onConfig("doctor", "tries all that a start would, and lists what this host lacks").action(
-    lazily(async () => (await import("./doctor.js")).doctor),
-  );
-  onConfig("plugins", "lists the plugins of a configuration in their order").action(
-    lazily(async () => (await import("./plugins.js")).plugins),
-  );
+  onConfig("check", "reports every problem of a configuration, without serving it")
+    .option("--json", "prints JSON")
+    .action(lazily(async () => (await import("./check.js")).check));
+  onConfig("doctor", "tries all that a start would, and lists what this host lacks")
+    .option("--json", "prints JSON")
+    .action(lazily(async () => (await import("./doctor.js")).doctor));
+  onConfig("plugins", "lists the plugins of a configuration in their order")
+    .option("--json", "prints JSON")
+    .action(lazily(async () => (await import("./plugins.js")).plugins));
   onConfig("end-sandboxes", "ends all that a stopped server has kept, before it is removed").action(
     lazily(async () => (await import("./end-sandboxes.js")).endSandboxes),
   );

@@ -5,6 +5,7 @@ import {
   Greeting,
   Listeners,
   Peers,
+  requireOperator,
   Sandboxes,
   sandboxesOf,
   Snapshots,
@@ -61,6 +62,10 @@ export const plugin = definePlugin({
       history,
       domain,
       sandboxes: (carrier) => sandboxesOf(carrier, sandboxes),
+      everySandbox: (carrier) => {
+        requireOperator(carrier);
+        return sandboxes.list();
+      },
       snapshots: (carrier) => snapshots.of(tenantOf(carrier)),
       peers,
     };

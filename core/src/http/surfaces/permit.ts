@@ -55,6 +55,20 @@ export function requireScope(carrier: RequestCarrier, scope: Scope): void {
 }
 
 /**
+ * For what tells of all tenants. The operator is an admin of the tenant of the configured keys; where no guard
+ * authenticates, everybody is. @throws SandboxError permission_denied
+ */
+export function requireOperator(carrier: RequestCarrier): void {
+  const { principal } = requestOf(carrier);
+  if (principal === undefined || (principal.tenant === DEFAULT_TENANT && principal.scopes.has("admin")))
+    return;
+  throw new SandboxError(
+    "scope_missing",
+    `all tenants are for the operator alone: use a key of the tenant '${DEFAULT_TENANT}' with the scope 'admin'`,
+  );
+}
+
+/**
  * The tenant that a request acts for: the owner of everything that it makes or may see. Plugins' own records keep it
  * beside their id, and are looked up by both.
  */

@@ -3,6 +3,7 @@ import {
   permit,
   readJsonBody,
   requestOf,
+  requireOperator,
   type Router,
   SandboxError,
   type SandboxEvents,
@@ -181,18 +182,21 @@ type EventRoutesOptions = Omit<WebhookRoutesOptions, "webhooks">;
 
 const event = z.looseObject({ id: z.string(), timestamp: z.iso.datetime() });
 
-/** Serves GET /events/sandboxes and GET /events/sandboxes/:id: the events of a tenant. */
+/** Serves GET /events/sandboxes and GET /events/sandboxes/:id: the events of a tenant, or for the operator of all. */
 export function mountEvents(router: Router, { store, events, peers }: EventRoutesOptions): void {
   const list = async (ctx: ListContext, sandbox?: string) => {
     const query = requestOf(ctx).url.searchParams;
     const page = parsePage(query);
     const types = parseTypes(query);
+    const isOfAll = query.get("allTenants") === "true";
+    if (isOfAll) requireOperator(ctx);
+    const tenant = isOfAll ? undefined : tenantOf(ctx);
     // The list includes the event of a request that was just answered.
     await events.caughtUp();
     return listOfServers(ctx, {
       peers,
       page,
-      own: (part) => store().events.list({ tenant: tenantOf(ctx), sandbox, types, ...part }),
+      own: (part) => store().events.list({ tenant, sandbox, types, ...part }),
       entry: event,
       timeOf: ({ timestamp }) => timestamp,
     });

@@ -1,6 +1,7 @@
 import type {
   Capacities,
   Clock,
+  LiveSandbox,
   Peers,
   RequestCarrier,
   Router,
@@ -24,6 +25,8 @@ export interface ApiServices {
   readonly domain: () => string | undefined;
   /** Sandboxes and snapshots of a request's tenant. */
   readonly sandboxes: (carrier: RequestCarrier) => Sandboxes;
+  /** Those of all tenants. @throws SandboxError permission_denied for others than the operator */
+  readonly everySandbox: (carrier: RequestCarrier) => readonly LiveSandbox[];
   readonly snapshots: (carrier: RequestCarrier) => ReturnType<Snapshots["of"]>;
   /** Other servers, which have sandboxes of the same tenants. */
   readonly peers: Peers;

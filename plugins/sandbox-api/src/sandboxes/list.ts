@@ -56,6 +56,7 @@ const listQuery = z.object({
   metadata: z.string().default(""),
   startedAfter: z.string().transform(timeMs).refine(Number.isFinite, "expected an RFC 3339 time").optional(),
   template: z.string().default(""),
+  allTenants: optional(z.stringbool()),
 });
 
 export interface ListQuery {
@@ -65,6 +66,8 @@ export interface ListQuery {
   readonly startedAfterMs: number | undefined;
   /** Name of a template or id of a snapshot. */
   readonly template: string | undefined;
+  /** Sandboxes of all tenants, for the operator. */
+  readonly ofAllTenants: boolean;
   readonly order: ListOrder;
   readonly limit: number;
   /** Entries come after this one. */
@@ -90,6 +93,7 @@ export function parseListQuery(query: URLSearchParams): ListQuery {
     metadata: parseMetadataFilter(asked.metadata),
     startedAfterMs: asked.startedAfter,
     template: parseTemplate(asked.template),
+    ofAllTenants: asked.allTenants ?? false,
     order,
     limit,
     after: nextToken === "" ? undefined : parseCursor(nextToken, order),
@@ -103,6 +107,7 @@ export function parseLegacyListQuery(query: URLSearchParams): ListQuery {
     metadata: parseMetadataFilter(query.get("metadata") ?? ""),
     startedAfterMs: undefined,
     template: undefined,
+    ofAllTenants: false,
     order: "desc",
     limit: Number.POSITIVE_INFINITY,
     after: undefined,

@@ -47,12 +47,23 @@ const metricsAnswer = z.object({ sandboxes: z.record(z.string(), z.unknown()) })
 /** Routes that list and describe sandboxes. */
 export function mountReads(
   router: Router,
-  { backends, templates, capacities, history, domain, sandboxes, snapshots, peers }: ApiServices,
+  {
+    backends,
+    templates,
+    capacities,
+    history,
+    domain,
+    sandboxes,
+    everySandbox,
+    snapshots,
+    peers,
+  }: ApiServices,
 ): void {
   const list = async (ctx: Context, query: ListQuery): Promise<void> => {
-    const page = listSandboxes(sandboxes(ctx).list(), query);
+    const { ofAllTenants } = query;
+    const page = listSandboxes(ofAllTenants ? everySandbox(ctx) : sandboxes(ctx).list(), query);
     const [bodies, others] = await Promise.all([
-      listBody(page.sandboxes, { capacities, templates }),
+      listBody(page.sandboxes, { capacities, templates, ofAllTenants }),
       gatherAnswers(ctx, peers),
     ]);
     const whole = wholePage(bodies, page, others, query);
@@ -109,12 +120,17 @@ export function mountReads(
 
 async function listBody(
   sandboxes: readonly LiveSandbox[],
-  { capacities, templates }: Pick<ApiServices, "capacities" | "templates">,
+  {
+    capacities,
+    templates,
+    ofAllTenants,
+  }: Pick<ApiServices, "capacities" | "templates"> & Pick<ListQuery, "ofAllTenants">,
 ) {
   return Promise.all(
     sandboxes.map(async (sandbox) => {
       const alias = aliasOf(sandbox.record, templates);
-      return listedSandboxBody(sandbox, { capacity: await capacities.of(sandbox), alias });
+      const body = listedSandboxBody(sandbox, { capacity: await capacities.of(sandbox), alias });
+      return ofAllTenants ? { ...body, tenantID: sandbox.record.owner } : body;
     }),
   );
 }
