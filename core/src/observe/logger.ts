@@ -1,5 +1,6 @@
 import { type DestinationStream, type Logger as PinoLogger, pino, stdSerializers } from "pino";
 import { SandboxError } from "../kernel/errors.js";
+import { LogOutput, ownDescriptor } from "./log-output.js";
 
 /** Structured log: `log.info({ fields }, "constant message")`. Never payloads, never secrets. */
 export type Logger = PinoLogger;
@@ -17,8 +18,22 @@ const SECRETS = [
   'headers["x-access-token"]',
 ];
 
+/** Of all loggers of this process without a destination of their own. */
+let standardOutput: LogOutput | undefined;
+
+const STDOUT = 1;
+
+function openStandardOutput(): LogOutput {
+  const output = new LogOutput(ownDescriptor(STDOUT));
+  process.on("exit", () => output.flushSync());
+  return output;
+}
+
 /** A logger that writes JSON lines. @param destination stdout when absent. */
-export function createLogger(level: string, destination?: DestinationStream): Logger {
+export function createLogger(
+  level: string,
+  destination: DestinationStream = (standardOutput ??= openStandardOutput()),
+): Logger {
   const options = {
     level,
     base: null,
@@ -26,7 +41,7 @@ export function createLogger(level: string, destination?: DestinationStream): Lo
     redact: SECRETS,
     serializers: { err: describeError },
   };
-  return destination === undefined ? pino(options) : pino(options, destination);
+  return pino(options, destination);
 }
 
 /** Leaves out the stack of a foreseen failure without a cause: its message suffices. */
