@@ -29,7 +29,8 @@ describe("the transfer of a template whose server is killed", { skip, timeout: 2
   };
 
   before(async () => {
-    servers = await SharingServers.start();
+    // On a busy machine a start takes longer than a short lease, and the server would have lost what is not pushed yet.
+    servers = await SharingServers.start({ lease: "60s" });
   });
   after(() => servers[Symbol.asyncDispose]());
 
