@@ -1,6 +1,6 @@
 import { statSync } from "node:fs";
 import { type Command, CommanderError } from "@commander-js/extra-typings";
-import { isUsageError } from "./cli/arguments.js";
+import { EXIT_CONFIG, isUsageError } from "./cli/arguments.js";
 import { candidates } from "./cli/completion.js";
 import { makeProgram, takesActions } from "./cli/program.js";
 import { ApiFailure } from "./cli/server-client.js";
@@ -8,9 +8,8 @@ import { printFailure } from "./cli/terminal.js";
 import { BootError, SandboxError } from "./kernel/errors.js";
 import { CORE } from "./kernel/one-core.js";
 
-/** sysexits.h: EX_USAGE, EX_CONFIG. */
+/** sysexits.h: EX_USAGE. */
 const EXIT_USAGE = 64;
-const EXIT_CONFIG = 78;
 /** 128 and SIGPIPE. */
 const EXIT_BROKEN_PIPE = 141;
 

@@ -35,6 +35,16 @@ const COLUMNS = ["id", "template", "state", "started", "end", "cpu", "memory", "
 
 type State = "running" | "paused";
 
+/** Of a sandbox, as the SDK has it and as the API sends it. */
+interface Shown {
+  readonly state: string;
+  readonly startedAt: Date | string;
+  readonly endAt: Date | string;
+  readonly cpuCount: number;
+  readonly memoryMB: number;
+  readonly metadata: Readonly<Record<string, string>>;
+}
+
 interface PsOptions extends ServerOptions, RowOptions, Pick<CreateOptions, "metadata"> {
   readonly state?: State | undefined;
   readonly allTenants?: true | undefined;
@@ -47,16 +57,7 @@ export async function ps({ state, metadata, allTenants, ...options }: PsOptions)
     ...(state && { state: [state] }),
     ...(metadata && { metadata }),
   });
-  const rows = found.map((each) => ({
-    id: each.sandboxId,
-    template: each.name ?? each.templateId,
-    state: each.state,
-    started: each.startedAt,
-    end: each.endAt,
-    cpu: each.cpuCount,
-    memory: `${each.memoryMB} MiB`,
-    metadata: labels(each.metadata),
-  }));
+  const rows = found.map((each) => rowOf(each.sandboxId, each.name ?? each.templateId, each));
   printRows(COLUMNS, rows, options, found);
   return 0;
 }
@@ -83,13 +84,14 @@ async function psOfAll({ state, metadata = {}, ...options }: PsOptions): Promise
     ...(state && { state: [state] }),
     ...(pairs.length > 0 && { metadata: new URLSearchParams(pairs).toString() }),
   };
+  const api = apiOf(options);
   const found = [];
   for (let nextToken: string | undefined = ""; nextToken !== undefined;) {
     const answer: {
       readonly data?: unknown;
       readonly error?: { readonly code: number; readonly message: string };
       readonly response: Response;
-    } = await apiOf(options).GET("/v2/sandboxes", {
+    } = await api.GET("/v2/sandboxes", {
       params: { query: { ...query, ...(nextToken !== "" && { nextToken }) } },
     });
     if (answer.error !== undefined) throw refused(answer.error);
@@ -101,23 +103,30 @@ async function psOfAll({ state, metadata = {}, ...options }: PsOptions): Promise
   }
   const rows = found.map((each) => ({
     tenant: each.tenantID,
-    id: each.sandboxID,
-    template: each.alias,
-    state: each.state,
-    started: each.startedAt,
-    end: each.endAt,
-    cpu: each.cpuCount,
-    memory: `${each.memoryMB} MiB`,
-    metadata: labels(each.metadata),
+    ...rowOf(each.sandboxID, each.alias, each),
   }));
   printRows(["tenant", ...COLUMNS], rows, options, found);
   return 0;
 }
 
-function labels(metadata: Readonly<Record<string, string>>): string {
-  return Object.entries(metadata)
-    .map(([name, value]) => `${name}=${value}`)
-    .join(" ");
+/** A sandbox in the columns of `ps`. */
+function rowOf(
+  id: string,
+  template: string,
+  { state, startedAt, endAt, cpuCount, memoryMB, metadata }: Shown,
+) {
+  return {
+    id,
+    template,
+    state,
+    started: startedAt,
+    end: endAt,
+    cpu: cpuCount,
+    memory: `${memoryMB} MiB`,
+    metadata: Object.entries(metadata)
+      .map(([name, value]) => `${name}=${value}`)
+      .join(" "),
+  };
 }
 
 /** All pages of sandboxes. */

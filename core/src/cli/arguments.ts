@@ -1,5 +1,8 @@
 import { SandboxError } from "../kernel/errors.js";
 
+/** sysexits.h: EX_CONFIG, for a configuration that cannot be used. */
+export const EXIT_CONFIG = 78;
+
 /** Invalid arguments of a verb. The command line exits with 64. */
 export class UsageError extends Error {}
 

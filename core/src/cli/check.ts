@@ -4,9 +4,8 @@ import { configure } from "../boot/configure.js";
 import { BootError, type BootProblem } from "../kernel/errors.js";
 import { createLogger } from "../observe/logger.js";
 import { unknownNames } from "../sandbox/backends/choose-backends.js";
+import { EXIT_CONFIG } from "./arguments.js";
 import { printLine } from "./terminal.js";
-
-const EXIT_CONFIG = 78;
 
 /**
  * Checks a configuration and that its plugins fit together. Starts nothing and does not examine the host.
