@@ -7,14 +7,13 @@ import { mkdir } from "node:fs/promises";
 import { join } from "node:path";
 import { parseArgs } from "node:util";
 import { openDockerRegistry } from "@coppice/core/testing";
+import { builtImageOf } from "../../plugins/templates/dist/recipes/recipe.js";
 import { API_KEY } from "../../test/dist/harness/server/api-key.js";
 import { startRecipesServer } from "../../test/dist/harness/server/recipes-server.js";
 import { COPPICE } from "../../test/dist/harness/server/server-process.js";
 
 /** Tag of the build of a recipe: of what it says, and those below it. */
 const DIGEST = /^[0-9a-f]{64}$/;
-/** As many as a server looks for. */
-const IMAGE_DIGITS = 16;
 
 const { values, positionals } = parseArgs({
   options: { pins: { type: "string", default: "prefer" } },
@@ -44,7 +43,7 @@ async function makeImages() {
     await push(recipes.server.url, { template: name, image: `${address}/${name}:latest` });
     const place = join(folder, name);
     await mkdir(place, { recursive: true });
-    const image = `recipe.${digestOf(name, recipes.configFile).slice(0, IMAGE_DIGITS)}.image`;
+    const image = builtImageOf("recipe.yaml", digestOf(name, recipes.configFile));
     const from = ["--src-tls-verify=false", `docker://${address}/${name}:latest`];
     execFileSync("skopeo", ["--insecure-policy", "copy", "--quiet", ...from, `oci:${image}:image`], {
       cwd: place,
