@@ -17,6 +17,7 @@ import {
 import { homedir, tmpdir } from "node:os";
 import { basename, join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
+import { bookwormInto } from "../release/debian-package.mjs";
 import { ROOT } from "../toolchain/project.mjs";
 
 const [first] = process.argv.slice(2);
@@ -138,20 +139,9 @@ function makeRoot() {
   const archive = join(cache, `${PACKAGES.replaceAll(",", "+").slice(0, 60)}.tar`);
   mkdirSync(cache, { recursive: true });
   if (!existsSync(archive)) {
-    const sources = execFileSync(join(ROOT, "scripts/toolchain/debian-sources.sh"), { encoding: "utf8" });
-    const own = sources.split("\n").filter((line) => line.includes(" bookworm"));
-    const list = join(work, "sources.list");
-    writeFileSync(list, `${own.join("\n")}\n`);
-    const args = [
-      "--quiet",
-      "--variant=minbase",
-      `--include=${PACKAGES}`,
-      "bookworm",
-      `${archive}.unfinished`,
-    ];
-    execFileSync("mmdebstrap", ["--format=tar", ...args, ...(own.length > 0 ? [list] : [])], {
-      stdio: "inherit",
-    });
+    const suite = bookwormInto(`${archive}.unfinished`, join(work, "sources.list"));
+    const args = ["--format=tar", "--quiet", "--variant=minbase", `--include=${PACKAGES}`, ...suite];
+    execFileSync("mmdebstrap", args, { stdio: "inherit" });
     renameSync(`${archive}.unfinished`, archive);
   }
   mkdirSync(root);

@@ -6,7 +6,8 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { pathToFileURL } from "node:url";
 import { ROOT } from "../toolchain/project.mjs";
-import { mustRunStep, outputOf } from "../toolchain/step.mjs";
+import { mustRunStep } from "../toolchain/step.mjs";
+import { bookwormInto } from "./debian-package.mjs";
 
 /** What the server runs: for networks, for templates, and what the package depends on. */
 const PACKAGES = "libstdc++6,iproute2,nftables,ca-certificates,procps,mmdebstrap,umoci,skopeo";
@@ -39,19 +40,13 @@ export async function makeContainerImage(into, deb, version) {
     await mustRunStep("dpkg-deb", "dpkg-deb", ["--extract", deb, unpacked]);
     await reachable(join(unpacked, "etc/coppice/coppice.yaml"));
     await mustRunStep("tar", "tar", ["-cf", files, "--owner=0", "--group=0", "-C", unpacked, "."]);
-    const sources = join(work, "sources.list");
-    const lines = outputOf(join(ROOT, "scripts/toolchain/debian-sources.sh"), []) ?? "";
-    const own = lines.split("\n").filter((line) => line.includes(" bookworm"));
-    await writeFile(sources, `${own.join("\n")}\n`);
     await mustRunStep("mmdebstrap", "mmdebstrap", [
       "--quiet",
       "--variant=minbase",
       `--include=${PACKAGES}`,
       ...UNWANTED.map((path) => `--dpkgopt=path-exclude=${path}`),
       `--customize-hook=tar-in ${files} /`,
-      "bookworm",
-      root,
-      ...(own.length > 0 ? [sources] : []),
+      ...bookwormInto(root, join(work, "sources.list")),
     ]);
     const { layerOfFile, writeLayout } = await import(
       pathToFileURL(join(ROOT, "plugins/templates/dist/images/write-layout.js")).href

@@ -1,5 +1,5 @@
-import { spawnSync } from "node:child_process";
-import { existsSync } from "node:fs";
+import { execFileSync, spawnSync } from "node:child_process";
+import { existsSync, writeFileSync } from "node:fs";
 import { cp, mkdir, mkdtemp, readFile, rm, symlink, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -21,6 +21,18 @@ const DOCS = [
 
 export function hasDebianTools() {
   return spawnSync("dpkg-deb", ["--version"], { stdio: "ignore" }).status === 0;
+}
+
+/**
+ * Writes the sources of Debian 12 that this machine has.
+ * @returns the last words of mmdebstrap: the suite, its target, and the file. On another system it has none, and mmdebstrap
+ * uses its own.
+ */
+export function bookwormInto(target, file) {
+  const sources = execFileSync(join(ROOT, "scripts/toolchain/debian-sources.sh"), { encoding: "utf8" });
+  const own = sources.split("\n").filter((line) => line.includes(" bookworm"));
+  writeFileSync(file, `${own.join("\n")}\n`);
+  return ["bookworm", target, ...(own.length > 0 ? [file] : [])];
 }
 
 /**
